@@ -1,0 +1,1 @@
+"""The CPU as a device: for verl (``cpu``) and for vLLM (``vllm_cpu``)."""
