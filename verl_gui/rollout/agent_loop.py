@@ -1,0 +1,312 @@
+"""The agent loop: one episode on one environment, as verl runs it.
+
+    lease an environment, reset ─► screenshot ─► model ─► parse ─► act ─► screenshot ─► … ─► evaluate
+
+Every episode advances by itself; none waits for another. An environment fault leaves no row behind
+(``run`` returns ``[]``): it is not a failed attempt. A malformed answer is a step that costs the format
+penalty. The tokens that are trained on are the tokens that were sampled.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any
+from uuid import uuid4
+from zlib import crc32
+
+from PIL import Image
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+
+from verl_gui.actions import ActionFormatError, get_grammar, parse
+from verl_gui.config import GuiConfig
+from verl_gui.envs.base import EnvFailure, Observation
+from verl_gui.envs.pool import get_env_pool
+from verl_gui.rollout.context import Segment, window_messages
+from verl_gui.rollout.conversation import next_message
+from verl_gui.rollout.reward import Reward, episode_reward
+from verl_gui.rollout.trajectory import Trajectory, TrajectoryStep, TrajectoryWriter
+from verl_gui.tasks.task import Task
+
+logger = logging.getLogger(__name__)
+
+UNSAMPLED = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
+"""Tokens the model must not write: they stand for pictures, and one without a picture breaks the positions."""
+
+
+@lru_cache(maxsize=4)
+def _writer(directory: str, process: int) -> TrajectoryWriter:
+    """One writer a process and directory (``process`` is in the key because a fork must not share files)."""
+    return TrajectoryWriter(directory)
+
+
+@dataclass
+class Episode:
+    """What has happened so far in one episode.
+
+    Attributes:
+        images: decoded screenshots, one for each turn, the current one last.
+        screenshots: the same as PNG bytes.
+        answers: the model's answers in words.
+        segments: token sequences, see :mod:`verl_gui.rollout.context`.
+        malformed: number of answers that could not be parsed.
+        versions: lowest and highest version of the weights that sampled.
+    """
+
+    task: Task
+    instruction: str = ""
+    screen: tuple[int, int] = (0, 0)
+    frame: tuple[int, int] = (0, 0)
+    images: list[Image.Image] = field(default_factory=list)
+    screenshots: list[bytes] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
+    segments: list[Segment] = field(default_factory=list)
+    steps: list[TrajectoryStep] = field(default_factory=list)
+    malformed: int = 0
+    outcome: str = "step_limit"
+    versions: tuple[int | None, int | None] = (None, None)
+    generate_s: float = 0.0
+    env_s: float = 0.0
+
+
+@register("gui")
+class GuiAgentLoop(AgentLoopBase):
+    """Runs a GUI task as a multi-turn conversation of screenshots and actions.
+
+    Chosen by ``actor_rollout_ref.rollout.agent.default_agent_loop=gui``; configured by the ``gui:`` node.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gui = GuiConfig.from_config(self.config)
+        self.grammar = get_grammar(self.gui.rollout.grammar)
+        self.pixels = {"min_pixels": self.gui.rollout.min_pixels, "max_pixels": self.gui.rollout.max_pixels}
+        # One source of truth: the builder that lays out tokens and the engine must resize alike.
+        self.continuous_token_builder.mm_processor_kwargs.update(self.pixels)
+        ids = {token: self.tokenizer.convert_tokens_to_ids(token) for token in UNSAMPLED}
+        self.unsampled = {i for i in ids.values() if i is not None and i != self.tokenizer.unk_token_id}
+        self.stop_id = self.tokenizer.convert_tokens_to_ids("<|im_end|>")
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
+        """Play one episode.
+
+        Args:
+            sampling_params: verl's sampling parameters.
+            **kwargs: a row of :class:`verl_gui.tasks.dataset.GuiTaskDataset` and verl's ``uid``,
+                ``session_id`` and ``global_steps``.
+
+        Returns:
+            One output for each segment of the episode; none if the environment failed.
+        """
+        episode = Episode(Task.from_dict(kwargs["task"]))
+        seed = int(kwargs["seed"]) if int(kwargs["seed"]) >= 0 else None
+        try:
+            reward = await self._play(episode, seed, sampling_params)
+        except EnvFailure as failure:
+            logger.warning("%s (seed %s): no trajectory, the environment failed: %s", episode.task.id, seed, failure)
+            await self._record(episode, seed, None, str(failure), kwargs)
+            return []
+        await self._record(episode, seed, reward, None, kwargs)
+        return self._outputs(episode, reward)
+
+    async def _play(self, episode: Episode, seed: int | None, sampling_params: dict[str, Any]) -> Reward:
+        pool = get_env_pool(self.gui.env)
+        request_id = uuid4().hex  # one for all turns, so that they meet the same engine and its prefix cache
+        async with pool.lease() as env:
+            started = time.monotonic()
+            observation = await env.reset(episode.task, seed=seed)
+            episode.env_s += time.monotonic() - started
+            episode.instruction = observation.info.get("instruction") or episode.task.instruction
+            while True:
+                await self._see(episode, observation)
+                answer = await self._answer(episode, request_id, sampling_params)
+                if answer is None:
+                    break
+                actions, error = self._read(episode, answer)
+                started = time.monotonic()
+                ends = error is not None and self.gui.reward.end_on_format_error
+                if error is None:
+                    result = await env.step(actions)
+                    observation = result.observation
+                    if any(action.type.is_terminal for action in actions):
+                        episode.outcome, ends = "finished", True
+                    elif result.terminated:
+                        episode.outcome, ends = "terminated", True
+                elif ends:
+                    episode.outcome = "format_error"
+                seconds = time.monotonic() - started
+                episode.env_s += seconds
+                episode.steps[-1].seconds["env"] = seconds
+                if ends or len(episode.answers) >= self.gui.rollout.max_steps:
+                    break
+            score = await env.evaluate()
+            episode.screenshots.append(observation.screenshot)
+        return episode_reward(score, malformed=episode.malformed, answers=len(episode.answers), config=self.gui.reward)
+
+    async def _see(self, episode: Episode, observation: Observation) -> None:
+        """Lay the current screenshot out in tokens, in the running segment or in a new one."""
+        image = await self.loop.run_in_executor(None, _decode, observation.screenshot)
+        episode.images.append(image)
+        episode.screenshots.append(observation.screenshot)
+        running = episode.segments[-1] if episode.segments else None
+        if running is not None and len(running.images) < self.gui.rollout.history_images:
+            if running.response_ids[-1] != self.stop_id:  # the answer was cut: close the turn as the template does
+                running.append([self.stop_id])
+            before = [{"role": "user", "content": episode.instruction}]
+            merged = await self.loop.run_in_executor(
+                None,
+                self.continuous_token_builder.merge_context_tokens,
+                before,
+                [*before, next_message(image=image)],
+                running.ids,
+            )
+            running.append(merged.token_ids[len(running.ids) :])
+            running.images.append(image)
+            return
+        messages, images = window_messages(
+            self._system_prompt(),
+            episode.instruction,
+            episode.images,
+            episode.answers,
+            history_images=self.gui.rollout.history_images,
+        )
+        features: dict[str, Any] = {}
+        prompt_ids = await self.ct_build_initial_tokens(messages, images=images, mm_inputs_out=features)
+        patch = self.processor.image_processor.patch_size
+        _, rows, columns = (int(n) for n in features["image_grid_thw"][-1])
+        episode.screen, episode.frame = image.size, (columns * patch, rows * patch)
+        episode.segments.append(Segment(list(prompt_ids), images))
+
+    async def _answer(self, episode: Episode, request_id: str, sampling_params: dict[str, Any]) -> str | None:
+        """Sample an answer and append it; None when the token budget is spent (the episode then ends)."""
+        segment = episode.segments[-1]
+        room = self.rollout_config.response_length - len(segment.response_ids)
+        if room < 2:
+            segment.drop_context_tail()  # the newest screenshot; nobody answered it
+            segment.images.pop()
+            episode.images.pop()
+            episode.screenshots.pop()
+            episode.outcome = "length_limit"
+            return None
+        started = time.monotonic()
+        output = await self.server_manager.generate(
+            request_id=request_id,
+            prompt_ids=segment.ids,
+            sampling_params={
+                **sampling_params,
+                "max_tokens": min(self.gui.rollout.max_new_tokens, room - 1),
+                "logit_bias": dict.fromkeys(self.unsampled, -100.0),
+            },
+            image_data=list(segment.images),
+            mm_processor_kwargs=self.pixels,
+        )
+        seconds = time.monotonic() - started
+        episode.generate_s += seconds
+        version = output.extra_fields
+        low, high = episode.versions
+        episode.versions = (version.get("min_global_steps") if low is None else low, version.get("max_global_steps", high))
+        ids = list(output.token_ids)
+        log_probs = list(output.log_probs) if output.log_probs else [0.0] * len(ids)
+        usable = next((i for i, token in enumerate(ids) if token in self.unsampled), len(ids))
+        segment.append(ids[:usable], sampled_log_probs=log_probs[:usable])
+        if usable < len(ids) or not ids:
+            logger.warning("%s: the model sampled a picture token or nothing; the answer is cut there", episode.task.id)
+            segment.append([self.stop_id])
+        text = self.tokenizer.decode(ids[:usable], skip_special_tokens=False)
+        episode.answers.append(text.removesuffix("<|im_end|>"))
+        mean = sum(log_probs[:usable]) / usable if usable and output.log_probs else None
+        episode.steps.append(
+            TrajectoryStep(episode.screenshots[-1], text, log_prob_mean=mean, seconds={"generate": seconds})
+        )
+        return text
+
+    def _read(self, episode: Episode, answer: str) -> tuple[Sequence[Any], ActionFormatError | None]:
+        """Parse the answer and note in the record what it was taken to mean."""
+        step = episode.steps[-1]
+        try:
+            response = parse(answer, grammar=self.grammar.name, frame=episode.frame, screen=episode.screen)
+        except ActionFormatError as error:
+            episode.malformed += 1
+            episode.steps[-1] = TrajectoryStep(
+                step.screenshot, step.text, error=str(error), log_prob_mean=step.log_prob_mean, seconds=step.seconds
+            )
+            return (), error
+        episode.steps[-1] = TrajectoryStep(
+            step.screenshot,
+            step.text,
+            thought=response.thought,
+            actions=[{k: v for k, v in asdict(a).items() if v is not None} for a in response.actions],
+            log_prob_mean=step.log_prob_mean,
+            seconds=step.seconds,
+        )
+        return response.actions, None
+
+    def _outputs(self, episode: Episode, reward: Reward) -> list[AgentLoopOutput]:
+        low, high = episode.versions
+        outputs = []
+        for segment in episode.segments:
+            outputs.append(
+                AgentLoopOutput(
+                    prompt_ids=segment.prompt_ids,
+                    response_ids=segment.response_ids,
+                    response_mask=segment.response_mask,
+                    response_logprobs=segment.log_probs,
+                    multi_modal_data={"images": segment.images},
+                    mm_processor_kwargs=self.pixels,
+                    reward_score=reward.total,
+                    num_turns=2 * len(episode.answers),
+                    metrics=AgentLoopMetrics(generate_sequences=episode.generate_s, tool_calls=episode.env_s),
+                    extra_fields={
+                        "min_global_steps": low,
+                        "max_global_steps": high,
+                        "task_id": episode.task.id,
+                        "reward_extra_info": {
+                            "acc": float(reward.score >= 1.0),
+                            "score": reward.score,
+                            "format": reward.format,
+                        },
+                    },
+                )
+            )
+        return outputs
+
+    def _system_prompt(self) -> str:
+        prompt = self.gui.rollout.system_prompt
+        return self.grammar.system_prompt(self.gui.rollout.language) if prompt is None else prompt
+
+    async def _record(
+        self, episode: Episode, seed: int | None, reward: Reward | None, failure: str | None, row: dict[str, Any]
+    ) -> None:
+        """Write the episode down for people, if this one is among those to be recorded."""
+        report, validate = self.gui.report, bool(row.get("is_validation", False))
+        every = report.validate_every if validate else report.train_every
+        if report.dir is None or (failure is None and crc32(f"{row['uid']}_{row['session_id']}".encode()) % every):
+            return
+        record = Trajectory(
+            task_id=episode.task.id,
+            instruction=episode.instruction,
+            seed=seed,
+            uid=str(row["uid"]),
+            global_step=int(row["global_steps"]),
+            validate=validate,
+            score=None if reward is None else reward.score,
+            format_penalty=0.0 if reward is None else reward.format,
+            reward=None if reward is None else reward.total,
+            num_turns=len(episode.answers),
+            screen=episode.screen,
+            frame=episode.frame,
+            steps=episode.steps,
+            outcome=episode.outcome if failure is None else "env_failure",
+            env_failure=failure,
+            final_screenshot=episode.screenshots[-1] if failure is None else b"",
+        )
+        await self.loop.run_in_executor(None, _writer(report.dir, os.getpid()).write, record)
+
+
+def _decode(png: bytes) -> Image.Image:
+    return Image.open(io.BytesIO(png)).convert("RGB")

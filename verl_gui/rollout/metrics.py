@@ -1,0 +1,41 @@
+"""Metrics of a batch of episodes, for verl's loggers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+
+def episode_metrics(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Means over the episodes of one training batch.
+
+    Args:
+        rows: the ``extra_fields`` of each episode, as the agent loop left them: ``task_id`` and
+            ``reward_extra_info`` with ``acc``, ``score`` and ``format``.
+
+    Returns:
+        ``reward/score``, ``reward/format``, ``reward/malformed`` (share of episodes with a malformed answer),
+        ``success/mean`` and ``success/<task>``; nothing for no rows.
+    """
+    scores: list[float] = []
+    formats: list[float] = []
+    success: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        info = row["reward_extra_info"]
+        scores.append(info["score"])
+        formats.append(info["format"])
+        success[row["task_id"]].append(info["acc"])
+    if not scores:
+        return {}
+    wins = [win for task_wins in success.values() for win in task_wins]
+    return {
+        "reward/score": sum(scores) / len(scores),
+        "reward/format": sum(formats) / len(formats),
+        "reward/malformed": sum(value < 0 for value in formats) / len(formats),
+        "success/mean": sum(wins) / len(wins),
+        **{f"success/{task}": sum(task_wins) / len(task_wins) for task, task_wins in sorted(success.items())},
+    }
+
+
