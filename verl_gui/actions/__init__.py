@@ -6,7 +6,7 @@
 See docs/actions.md for how it works and how to add a grammar.
 """
 
-from verl_gui.actions import uitars as _uitars  # registers the grammars
+from verl_gui.actions import uitars as uitars  # importing a grammar registers it
 from verl_gui.actions.errors import (
     ActionFormatError,
     DisplayGoneError,

@@ -20,7 +20,7 @@ class Grammar(ABC):
 
     name: str
     frame: Size | None = None
-    """Fixed frame of models that answer in relative units; ``None`` if they answer in pixels of the picture."""
+    """Fixed frame of models that answer in relative units; ``None`` if in pixels of the picture."""
 
     @abstractmethod
     def parse(self, text: str, *, frame: Size, screen: Size) -> Response:
@@ -101,7 +101,8 @@ def format_actions(
         UnsupportedActionError: the grammar has no words for an action.
     """
     writer = get_grammar(grammar)
-    return writer.format(actions, thought=thought, frame=_frame(writer, frame), screen=_size(screen, "screen"))
+    seen, real = _frame(writer, frame), _size(screen, "screen")
+    return writer.format(actions, thought=thought, frame=seen, screen=real)
 
 
 def _frame(grammar: Grammar, frame: Size | None) -> Size:

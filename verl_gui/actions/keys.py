@@ -11,9 +11,11 @@ import string
 MODIFIERS = frozenset({"ctrl", "shift", "alt", "win", "ctrlleft", "ctrlright", "shiftleft", "shiftright",
                        "altleft", "altright", "winleft", "winright"})  # fmt: skip
 
-_NAMED = frozenset(
-    ["enter", "tab", "space", "backspace", "delete", "insert", "esc", "home", "end", "pageup", "pagedown", "up", "down", "left", "right", "capslock", "numlock", "scrolllock", "printscreen", "pause", "apps", "help", "select", "print", "execute", "multiply", "add", "separator", "subtract", "decimal", "divide"]
-)
+_NAMED = frozenset({
+    "enter", "tab", "space", "backspace", "delete", "insert", "esc", "home", "end", "pageup", "pagedown",
+    "up", "down", "left", "right", "capslock", "numlock", "scrolllock", "printscreen", "pause", "apps",
+    "help", "select", "print", "execute", "multiply", "add", "separator", "subtract", "decimal", "divide",
+})  # fmt: skip
 
 KEYS: frozenset[str] = (
     MODIFIERS
@@ -111,9 +113,11 @@ _ALIASES: dict[str, str] = {
 }
 
 # Names that models write as two words, with the blank kept.
-_TWO_WORDS = frozenset(
-    ["page up", "page down", "arrow up", "arrow down", "arrow left", "arrow right", "up arrow", "down arrow", "left arrow", "right arrow", "caps lock", "num lock", "scroll lock", "print screen", "space bar", "back space"]
-)
+_TWO_WORDS = frozenset({
+    "page up", "page down", "arrow up", "arrow down", "arrow left", "arrow right", "up arrow", "down arrow",
+    "left arrow", "right arrow", "caps lock", "num lock", "scroll lock", "print screen", "space bar",
+    "back space",
+})  # fmt: skip
 _TOKEN = re.compile(r"\+|[^\s+]+")
 MAX_KEYS = 8
 """More keys than this in one combination is no keyboard shortcut."""

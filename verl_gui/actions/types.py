@@ -86,7 +86,7 @@ class Action:
         type: what to do.
         x, y: screen pixels, origin top left. ``None`` in a drag or scroll means "where the pointer is".
         end_x, end_y: where a drag ends, screen pixels.
-        text: what to type (``\\n`` is the Enter key, ``\\t`` the Tab key), or the content of a terminal action.
+        text: what to type (``\\n`` is the Enter key, ``\\t`` the Tab key), or what a terminal action says.
         keys: key names from :data:`verl_gui.actions.keys.KEYS`, pressed in order and released in reverse.
         direction: ``up``, ``down``, ``left`` or ``right`` (where the view moves).
         amount: wheel notches of a scroll, at least 1.

@@ -5,15 +5,16 @@ thousandths of the screen (1.0, Qwen2-VL base). Which of the two holds belongs t
 guessed from the numbers. The spellings of both generations are accepted by both.
 
 What is repaired and what is refused: a coordinate argument whose closing quote or bracket is missing at the
-very end is read if its own bracket or tag is closed, because then both numbers are whole; everything else that
-is unfinished is refused. So are an answer without ``Action:``, coordinates outside the frame, and text after
-the call. If there are several ``Action:`` lines, the last one counts.
+very end is read if its own bracket or tag is closed, because then both numbers are whole; everything else
+that is unfinished is refused. So are an answer without ``Action:``, coordinates outside the frame, and text
+after the call. If there are several ``Action:`` lines, the last one counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from verl_gui.actions.calls import Call, Signature, Value, read_calls
@@ -126,7 +127,16 @@ _FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000:
 _BOX_TOKENS = re.compile(r"<\|box_(?:start|end)\|>")
 
 _ESCAPE = re.compile(r"\\(?:r\\n|[nt'\"\\])|\r\n?")
-_UNESCAPED = {"\\r\\n": "\n", "\\n": "\n", "\\t": "\t", "\\'": "'", '\\"': '"', "\\\\": "\\", "\r": "\n", "\r\n": "\n"}
+_UNESCAPED = {
+    "\\r\\n": "\n",
+    "\\n": "\n",
+    "\\t": "\t",
+    "\\'": "'",
+    '\\"': '"',
+    "\\\\": "\\",
+    "\r": "\n",
+    "\r\n": "\n",
+}
 _ESCAPED = str.maketrans({"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t"})
 
 
@@ -139,9 +149,7 @@ class UiTarsGrammar(Grammar):
 
     def parse(self, text: str, *, frame: Size, screen: Size) -> Response:
         start, end = unwrap(text)
-        prefix = None
-        for prefix in _ACTION_LINE.finditer(text, start, end):
-            pass
+        prefix = _last(_ACTION_LINE.finditer(text, start, end))
         if prefix is None:
             raise ActionFormatError("no line begins with 'Action:'", text)
         fence = _BODY_FENCE.match(text, prefix.end(), end)
@@ -166,9 +174,14 @@ class UiTarsGrammar(Grammar):
             "Answer in this form:\nThought: ...\nAction: ...\n\n"
             f"You can use these actions:\n{rows}\n\n"
             f"(x,y) is a point of the screenshot in {units}, counted from the top left corner.\n"
-            f"Write the thought in {LANGUAGES.get(language, language)}: what you plan, and at its end the next "
-            "action and its target in one sentence."
+            f"Write the thought in {LANGUAGES.get(language, language)}: what you plan, and at its end the "
+            "next action and its target in one sentence."
         )
+
+
+def _last(found: Iterable[re.Match[str]]) -> re.Match[str] | None:
+    remaining = deque(found, maxlen=1)
+    return remaining[0] if remaining else None
 
 
 def _thought(text: str, start: int, end: int) -> str:
@@ -179,9 +192,10 @@ def _thought(text: str, start: int, end: int) -> str:
 def _to_action(call: Call, text: str, frame: Size, screen: Size) -> Action:
     entry = _BY_NAME[call.name]
     values = call.arguments
+    piece = text[call.position : call.end]
     missing = [key for key in entry.arguments if key not in values]
     if missing:
-        raise ActionFormatError(f"{call.name} lacks {missing[0]}", text, text[call.position : call.end], call.position)
+        raise ActionFormatError(f"{call.name} lacks {missing[0]}", text, piece, call.position)
     fields: dict[str, object] = {}
     if START in values:
         fields["x"], fields["y"] = _read_point(values[START], text, frame, screen)
@@ -197,7 +211,6 @@ def _to_action(call: Call, text: str, frame: Size, screen: Size) -> Action:
     try:
         return Action(entry.type, **fields)  # type: ignore[arg-type]
     except ValueError as error:
-        piece = text[call.position : call.end]
         raise ActionFormatError(str(error), text, piece, call.position) from error
 
 
@@ -254,7 +267,8 @@ def _write_call(action: Action, frame: Size, screen: Size) -> str:
     unsaid = [key for key in entry.arguments if key not in values]
     if unsaid or action.seconds is not None or action.amount not in (None, SCROLL_NOTCHES):
         raise UnsupportedActionError(f"the grammar can't say {action}")
-    return f"{entry.names[0]}({', '.join(f'{key}={chr(39)}{value}{chr(39)}' for key, value in values.items())})"
+    arguments = ", ".join(f"{key}='{value}'" for key, value in values.items())
+    return f"{entry.names[0]}({arguments})"
 
 
 def _write_point(point: Point, frame: Size, screen: Size) -> str:
