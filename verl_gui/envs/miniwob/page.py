@@ -1,0 +1,171 @@
+"""What is put into every MiniWoB++ page: it makes the page deterministic, quiet and observable."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from pathlib import Path
+
+PAGES_INSIDE = "/srv/html"
+"""Where the pages lie in the sandbox."""
+
+SENTINEL_KEY = "Control_R"
+"""A key whose press means nothing to a page; it marks the end of the input of one step."""
+
+POLICIES = {
+    "URLBlocklist": ["*"],
+    "URLAllowlist": [f"file://{PAGES_INSIDE}", "about:blank"],
+    "AllowFileSelectionDialogs": False,
+    "PrintingEnabled": False,
+    "DownloadRestrictions": 3,
+    "PasswordManagerEnabled": False,
+    "AutofillAddressEnabled": False,
+    "AutofillCreditCardEnabled": False,
+    "TranslateEnabled": False,
+    "SpellcheckEnabled": False,
+    "BackgroundModeEnabled": False,
+    "MetricsReportingEnabled": False,
+    "DefaultBrowserSettingEnabled": False,
+}
+"""Chromium policies: nothing but the task pages can be opened, and no dialog of the browser appears."""
+
+
+@functools.cache
+def pages_directory() -> Path:
+    """The HTML directory of the installed ``miniwob`` package (which is not imported: it pulls in selenium).
+
+    Raises:
+        ModuleNotFoundError: the package is not installed.
+    """
+    spec = importlib.util.find_spec("miniwob")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("MiniWoB++ is missing; install verl-gui[miniwob]", name="miniwob")
+    return Path(spec.origin).parent / "html"
+
+
+@functools.cache
+def task_names() -> frozenset[str]:
+    """Names of all task pages, such as ``click-test-2``."""
+    return frozenset(path.stem for path in (pages_directory() / "miniwob").glob("*.html"))
+
+
+STAMP_ROWS = 8
+"""CSS pixels below the visible screen in which the page shows a colour that Python chose.
+
+The compositor shows a page's changes of one frame together: once the colour has reached the framebuffer, so
+has everything that the page had drawn before it.
+"""
+
+VIEWPORT = (500, 320)
+"""Least size of the page in CSS pixels, much larger than a task; some pages place dialogs by it."""
+
+# A page's own time-out, cover page, reward board and click trace are not part of the task. Reward numbers
+# would leak to the agent, and anything that moves by itself would make equal states look different.
+_BOOT_SCRIPT = r"""
+(() => {
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync(`
+    html { overflow: hidden !important; }
+    #sync-task-cover, #reward-display, #click-canvas, #attention-canvas { display: none !important; }
+    *, *::before, *::after {
+      transition: none !important; animation: none !important;
+      scroll-behavior: auto !important; caret-animation: manual !important;
+    }
+    #verl-gui-stamp {
+      position: fixed !important; left: 0 !important; top: STAMP_TOPpx !important; width: 100vw !important;
+      height: STAMP_ROWSpx !important; z-index: 2147483647 !important; pointer-events: none !important;
+    }`);
+  document.adoptedStyleSheets = [sheet];
+
+  const frame = () => new Promise(done => {
+    const late = setTimeout(done, 100);  // a page that is not painted has no frames
+    requestAnimationFrame(() => { clearTimeout(late); done(); });
+  });
+  const frames = async count => { while (count-- > 0) await frame(); };
+  const pause = ms => new Promise(done => setTimeout(done, ms));
+
+  const EDITING = /^[acvxyz]$|^Arrow|^Home$|^End$|^Backspace$|^Delete$|^Insert$/i;
+  let sentinels = 0;
+  const onKey = event => {
+    if (event.code === 'SENTINEL_CODE') {
+      event.stopImmediatePropagation();
+      event.preventDefault();
+      if (event.type === 'keyup') sentinels += 1;
+    } else if (/^F\d+$/.test(event.key) || event.key.startsWith('Browser') ||
+               event.altKey && /^Arrow|^Home$/.test(event.key) ||
+               (event.ctrlKey || event.metaKey) && !EDITING.test(event.key)) {
+      event.preventDefault();  // commands of the browser, not of the page
+    }
+  };
+  for (const type of ['keydown', 'keypress', 'keyup']) addEventListener(type, onKey, true);
+  // No menu, no new tab, no dragging of addresses: the browser is not part of the task.
+  for (const type of ["contextmenu", "auxclick"])
+    addEventListener(type, event => event.preventDefault(), true);
+  addEventListener('dragstart', event => { if (event.target.href) event.preventDefault(); }, true);
+  window.alert = () => {};
+  window.confirm = () => false;
+  window.prompt = () => null;
+  window.print = () => {};
+  window.open = () => null;
+
+  const stamp = document.createElement('div');
+  stamp.id = 'verl-gui-stamp';
+  const paint = color => {
+    stamp.style.background = color;
+    document.documentElement.append(stamp);
+  };
+
+  const state = () => ({
+    done: typeof core === 'undefined' ? null : WOB_DONE_GLOBAL,
+    reward: typeof core === 'undefined' ? null : WOB_RAW_REWARD_GLOBAL,
+    url: location.href,
+  });
+
+  const loaded = () => typeof core !== 'undefined' && typeof genProblem !== 'undefined' && !!core.cover_div;
+
+  window.verlGui = {
+    state,
+    async loaded(patience) {
+      const end = performance.now() + patience;
+      while (!loaded()) {
+        if (performance.now() > end) throw new Error('the page has no task');
+        await pause(2);
+      }
+    },
+    async start(seed, color) {
+      if (window.jQuery) jQuery.fx.off = true;
+      core.EPISODE_MAX_TIME = 1e8;
+      Math.seedrandom(seed);
+      document.activeElement?.blur();
+      core.startEpisodeReal();
+      for (let i = 0; i < 200 && !WOB_TASK_READY; i++) await pause(10);
+      await frames(2);
+      paint(color);
+      const utterance = core.getUtterance();
+      return {instruction: utterance.utterance ?? utterance, ready: WOB_TASK_READY, sentinels};
+    },
+    async settle(expected, patience, color) {
+      const end = performance.now() + patience;
+      while (sentinels < expected && performance.now() < end) await pause(1);
+      const seen = sentinels >= expected;
+      sentinels = expected;
+      await frames(2);
+      paint(color);
+      return {...state(), seen};
+    },
+  };
+})();
+"""
+
+
+def boot_script(stamp_top: float) -> str:
+    """The script that runs in every page before the page's own.
+
+    Args:
+        stamp_top: where the stamp goes, in CSS pixels from the top.
+    """
+    values = {"SENTINEL_CODE": "ControlRight", "STAMP_ROWS": f"{STAMP_ROWS}", "STAMP_TOP": f"{stamp_top:g}"}
+    script = _BOOT_SCRIPT
+    for name, value in values.items():
+        script = script.replace(name, value)
+    return script

@@ -1,0 +1,149 @@
+"""Child processes that never outlive us.
+
+A child asks the kernel to be signalled when its parent dies (``PR_SET_PDEATHSIG``). "Parent" there means the
+*thread* that started it, so every child is started from one thread that lives as long as the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any
+
+
+class _Starter:
+    """Runs functions on one daemon thread, which ends only with the process."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = queue.SimpleQueue()
+        threading.Thread(target=self._loop, name="verl-gui-starter", daemon=True).start()
+
+    def _loop(self) -> None:
+        while True:
+            job, answer = self._jobs.get()
+            try:
+                answer.put((job(), None))
+            except BaseException as error:  # handed to the caller, whatever it is
+                answer.put((None, error))
+
+    def run(self, job: Callable[[], Any]) -> Any:
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._jobs.put((job, answer))
+        result, error = answer.get()
+        if error is not None:
+            raise error
+        return result
+
+
+_starter: _Starter | None = None
+_starter_lock = threading.Lock()
+
+
+def _forget_starter() -> None:
+    """After a fork the thread does not exist in the child."""
+    global _starter, _starter_lock
+    _starter, _starter_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_starter)
+
+
+def start(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    pass_fds: Sequence[int] = (),
+    stdout: IO[bytes] | int = subprocess.DEVNULL,
+    cwd: str | None = None,
+    death_signal: str | None = "KILL",
+) -> subprocess.Popen[bytes]:
+    """Start ``command`` in a session of its own, without stdin.
+
+    Args:
+        command: program and arguments.
+        env: the whole environment of the child.
+        pass_fds: descriptors the child inherits under the same numbers.
+        stdout: where both output streams go.
+        cwd: working directory.
+        death_signal: signal the child gets when this process dies, however it dies; None if the command
+            arranges that itself.
+
+    Raises:
+        FileNotFoundError: the program is not installed.
+    """
+    global _starter
+    with _starter_lock:
+        if _starter is None:
+            _starter = _Starter()
+        starter = _starter
+    guarded = ["setpriv", "--pdeathsig", death_signal, "--", *command] if death_signal else list(command)
+
+    def job() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            guarded,
+            env=dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.STDOUT if stdout != subprocess.DEVNULL else subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=tuple(pass_fds),
+        )
+
+    return starter.run(job)
+
+
+def stop(process: subprocess.Popen[bytes], *, term_s: float = 2.0, kill_s: float = 5.0) -> None:
+    """End ``process`` and its group: SIGTERM, then SIGKILL after ``term_s`` seconds (0: at once).
+
+    Returns when the group is gone, at the latest ``term_s + kill_s`` seconds later. Safe to call again.
+    """
+    if process.poll() is None and term_s > 0:
+        _signal_group(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(term_s)
+    # The leader's number stays taken while its group has members, so this cannot hit a stranger.
+    if process.returncode is None or _signal_group(process.pid, 0):
+        _signal_group(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(kill_s)
+    deadline = time.monotonic() + kill_s
+    while _signal_group(process.pid, 0) and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+def _signal_group(group: int, number: int) -> bool:
+    """Send a signal to a process group; whether the group exists."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def read_until(fd: int, end: bytes, timeout_s: float) -> bytes:
+    """Read from ``fd`` up to and including ``end``.
+
+    Raises:
+        TimeoutError: ``end`` did not come in time.
+        EOFError: the writer closed first.
+    """
+    deadline = time.monotonic() + timeout_s
+    data = b""
+    while not data.endswith(end):
+        if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise TimeoutError(f"no {end!r} within {timeout_s:g} s (got {data!r})")
+        chunk = os.read(fd, 1)
+        if not chunk:
+            raise EOFError(f"closed before {end!r} (got {data!r})")
+        data += chunk
+    return data

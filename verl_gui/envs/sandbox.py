@@ -1,0 +1,251 @@
+"""Where the programs of an environment run: bubblewrap, or a weaker stand-in where it cannot work."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Literal
+
+from verl_gui.envs import processes
+from verl_gui.envs.base import EnvFailure
+
+logger = logging.getLogger(__name__)
+
+SandboxMode = Literal["auto", "bwrap", "none"]
+
+HOME = "/home/user"
+"""The private home directory inside the bubblewrap sandbox."""
+
+_PASSWD = b"user:x:1000:1000:user:/home/user:/bin/sh\n"
+_GROUP = b"user:x:1000:\n"
+_INFO_TIMEOUT_S = 10.0
+
+_SYSTEM_FILES = (
+    "/etc/alternatives",
+    "/etc/fonts",
+    "/etc/gtk-2.0",
+    "/etc/gtk-3.0",
+    "/etc/ld.so.cache",
+    "/etc/libreoffice",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/xdg",
+    "/etc/X11",
+    "/var/cache/fontconfig",  # without it the first program of every sandbox spends seconds on fonts
+)
+"""System settings that programs read, shown read-only where they exist; nothing private is among them."""
+
+
+def _isolation() -> list[str]:
+    """The namespaces: own users, processes, network (empty), IPC, host name; no capabilities, no terminal."""
+    options = ["--unshare-user", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    options += ["--uid", "1000", "--gid", "1000", "--hostname", "desktop"]
+    if "--disable-userns" in _bwrap_help():
+        options.append("--disable-userns")
+    options += ["--ro-bind", "/usr", "/usr"]
+    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+        path = Path("/", name)
+        if path.is_symlink():
+            options += ["--symlink", os.readlink(path), str(path)]
+        elif path.exists():
+            options += ["--ro-bind", str(path), str(path)]
+    return [*options, "--proc", "/proc", "--dev", "/dev"]
+
+
+@functools.cache
+def _bwrap_help() -> str:
+    answer = subprocess.run(["bwrap", "--help"], capture_output=True, text=True, timeout=10, check=False)
+    return answer.stdout + answer.stderr
+
+
+@functools.cache
+def bwrap_problem() -> str | None:
+    """Why bubblewrap cannot be used on this machine, or None if it can (tried once a process)."""
+    if shutil.which("bwrap") is None:
+        return "bwrap is not installed (package bubblewrap)"
+    try:
+        trial = subprocess.run(
+            ["bwrap", *_isolation(), "--", "true"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None if trial.returncode == 0 else f"bwrap failed: {trial.stderr.strip()[-300:]}"
+
+
+def choose_mode(wanted: SandboxMode) -> Literal["bwrap", "none"]:
+    """The mode to use.
+
+    ``auto`` takes bubblewrap where user namespaces work. Without it the programs run as ordinary processes of
+    this user: with the network and the files of this user in reach. That is said in a warning each time.
+
+    Raises:
+        EnvFailure: ``reset``; ``bwrap`` was asked for and does not work.
+        ValueError: unknown mode.
+    """
+    if wanted not in ("auto", "bwrap", "none"):
+        raise ValueError(f"unknown sandbox mode {wanted!r}; expected 'auto', 'bwrap' or 'none'")
+    problem = bwrap_problem() if wanted != "none" else "it is switched off"
+    if problem is None:
+        return "bwrap"
+    if wanted == "bwrap":
+        raise EnvFailure("reset", f"the bubblewrap sandbox does not work here: {problem}")
+    logger.warning(
+        "NO SANDBOX (%s): the programs that the model controls can read this user's files and use the "
+        "network. Use this only on a machine that holds nothing of value.",
+        problem,
+    )
+    return "none"
+
+
+@dataclass
+class SandboxSpec:
+    """What a program in the sandbox sees beside the system's own programs.
+
+    Attributes:
+        read_only: host path → path inside, read-only.
+        writable: host path → path inside, writable.
+        files: path inside → contents, for small read-only files.
+        env: environment variables beside HOME, PATH and LANG.
+        limits: ``prlimit`` resources, such as ``{"nproc": 256}``.
+    """
+
+    read_only: dict[str, str] = field(default_factory=dict)
+    writable: dict[str, str] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)
+
+
+class SandboxedProcess:
+    """A program in a sandbox, with everything it starts.
+
+    Args:
+        command: program and arguments, as seen inside.
+        spec: what it sees. Without bubblewrap, binds and files are the caller's business: only ``env`` and
+            ``limits`` apply, and HOME is a fresh temporary directory.
+        mode: ``bwrap`` or ``none``.
+        pass_fds: descriptors it inherits, as they are.
+        stdout: where its output goes.
+
+    Raises:
+        EnvFailure: ``reset``; it cannot be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        spec: SandboxSpec,
+        *,
+        mode: Literal["bwrap", "none"],
+        pass_fds: Sequence[int] = (),
+        stdout: IO[bytes] | int = subprocess.DEVNULL,
+    ) -> None:
+        self.mode = mode
+        self._init_fd: int | None = None  # pidfd of the first process inside: when it is gone, all are
+        self._home: Path | None = None
+        env = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **spec.env}
+        limits = ["prlimit", "--core=0", *(f"--{name}={value}" for name, value in spec.limits.items()), "--"]
+        try:
+            if mode == "none":
+                self._home = Path(tempfile.mkdtemp(prefix="verl_gui_home_"))
+                env["HOME"] = str(self._home)
+                self._process = processes.start(
+                    [*limits, *command], env=env, pass_fds=pass_fds, stdout=stdout, cwd=str(self._home)
+                )
+            else:
+                self._start_bwrap([*limits, *command], spec, env, pass_fds, stdout)
+        except (OSError, EOFError, ValueError) as error:
+            self.close()
+            raise EnvFailure("reset", f"cannot start {command[0]}: {error}") from error
+
+    def _start_bwrap(
+        self,
+        command: Sequence[str],
+        spec: SandboxSpec,
+        env: Mapping[str, str],
+        pass_fds: Sequence[int],
+        stdout: IO[bytes] | int,
+    ) -> None:
+        with contextlib.ExitStack() as stack:
+            options = _isolation()
+            inherited = list(pass_fds)
+            for path in _SYSTEM_FILES:
+                options += ["--ro-bind-try", path, path]
+            for path in ("/tmp", "/run", "/dev/shm"):
+                options += ["--tmpfs", path]
+            options += ["--dir", HOME, "--dir", "/run/user/1000"]
+            for host, inside in spec.read_only.items():
+                options += ["--ro-bind", host, inside]
+            for host, inside in spec.writable.items():
+                options += ["--bind", host, inside]
+            for inside, content in {"/etc/passwd": _PASSWD, "/etc/group": _GROUP, **spec.files}.items():
+                fd = _memory_file(content)
+                stack.callback(os.close, fd)
+                inherited.append(fd)
+                options += ["--ro-bind-data", str(fd), inside]
+            options += ["--chdir", HOME, "--clearenv"]
+            inside_env = {"HOME": HOME, "USER": "user", "XDG_RUNTIME_DIR": "/run/user/1000", **env}
+            for name, value in inside_env.items():
+                options += ["--setenv", name, value]
+            info_reader, info_writer = os.pipe()
+            stack.callback(os.close, info_reader)
+            try:
+                self._process = processes.start(
+                    ["bwrap", *options, "--info-fd", str(info_writer), "--", *command],
+                    env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+                    pass_fds=[*inherited, info_writer],
+                    stdout=stdout,
+                )
+            finally:
+                os.close(info_writer)
+            info = json.loads(processes.read_until(info_reader, b"}", _INFO_TIMEOUT_S))
+            with contextlib.suppress(ProcessLookupError):  # ended already: poll() will say so
+                self._init_fd = os.pidfd_open(info["child-pid"])
+
+    @property
+    def pid(self) -> int:
+        """Process number of the outermost process (also its process group)."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Exit code if it has ended, else None."""
+        return self._process.poll()
+
+    @property
+    def host_process(self) -> subprocess.Popen[bytes]:
+        """The outermost process, as seen from the host."""
+        return self._process
+
+    def close(self) -> None:
+        """Kill everything inside and wait until it is gone. Safe to call again."""
+        if self._init_fd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init_fd, signal.SIGKILL)
+            select.select([self._init_fd], [], [], 10.0)
+            os.close(self._init_fd)
+            self._init_fd = None
+        process = getattr(self, "_process", None)
+        if process is not None:
+            processes.stop(process, term_s=0)
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+            self._home = None
+
+
+def _memory_file(content: bytes) -> int:
+    """A descriptor from which ``content`` can be read once."""
+    fd = os.memfd_create("verl-gui")
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
