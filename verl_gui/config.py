@@ -44,7 +44,9 @@ class RolloutConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"gui.rollout.{name}={getattr(self, name)}: expected at least 1")
         if self.min_pixels > self.max_pixels:
-            raise ConfigError(f"gui.rollout.min_pixels={self.min_pixels} is above max_pixels={self.max_pixels}")
+            raise ConfigError(
+                f"gui.rollout.min_pixels={self.min_pixels} is above max_pixels={self.max_pixels}"
+            )
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 # imported and called with it. Nothing is imported before.
 HOOKS: tuple[tuple[str, str], ...] = (
     ("verl.plugin.platform.platform_manager", "verl_gui.platforms.cpu:register_platform"),
+    ("verl.experimental.agent_loop.agent_loop", "verl_gui.rollout.registration:register_agent_loop"),
 )
 
 _registered = False

@@ -21,7 +21,7 @@ from uuid import uuid4
 from zlib import crc32
 
 from PIL import Image
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from verl_gui.actions import ActionFormatError, get_grammar, parse
 from verl_gui.config import GuiConfig
@@ -74,7 +74,6 @@ class Episode:
     env_s: float = 0.0
 
 
-@register("gui")
 class GuiAgentLoop(AgentLoopBase):
     """Runs a GUI task as a multi-turn conversation of screenshots and actions.
 
@@ -108,7 +107,9 @@ class GuiAgentLoop(AgentLoopBase):
         try:
             reward = await self._play(episode, seed, sampling_params)
         except EnvFailure as failure:
-            logger.warning("%s (seed %s): no trajectory, the environment failed: %s", episode.task.id, seed, failure)
+            logger.warning(
+                "%s (seed %s): no trajectory, the environment failed: %s", episode.task.id, seed, failure
+            )
             await self._record(episode, seed, None, str(failure), kwargs)
             return []
         await self._record(episode, seed, reward, None, kwargs)
@@ -146,7 +147,9 @@ class GuiAgentLoop(AgentLoopBase):
                     break
             score = await env.evaluate()
             episode.screenshots.append(observation.screenshot)
-        return episode_reward(score, malformed=episode.malformed, answers=len(episode.answers), config=self.gui.reward)
+        return episode_reward(
+            score, malformed=episode.malformed, answers=len(episode.answers), config=self.gui.reward
+        )
 
     async def _see(self, episode: Episode, observation: Observation) -> None:
         """Lay the current screenshot out in tokens, in the running segment or in a new one."""
@@ -155,7 +158,9 @@ class GuiAgentLoop(AgentLoopBase):
         episode.screenshots.append(observation.screenshot)
         running = episode.segments[-1] if episode.segments else None
         if running is not None and len(running.images) < self.gui.rollout.history_images:
-            if running.response_ids[-1] != self.stop_id:  # the answer was cut: close the turn as the template does
+            if (
+                running.response_ids[-1] != self.stop_id
+            ):  # the answer was cut: close the turn as the template does
                 running.append([self.stop_id])
             before = [{"role": "user", "content": episode.instruction}]
             merged = await self.loop.run_in_executor(
@@ -209,13 +214,18 @@ class GuiAgentLoop(AgentLoopBase):
         episode.generate_s += seconds
         version = output.extra_fields
         low, high = episode.versions
-        episode.versions = (version.get("min_global_steps") if low is None else low, version.get("max_global_steps", high))
+        episode.versions = (
+            version.get("min_global_steps") if low is None else low,
+            version.get("max_global_steps", high),
+        )
         ids = list(output.token_ids)
         log_probs = list(output.log_probs) if output.log_probs else [0.0] * len(ids)
         usable = next((i for i, token in enumerate(ids) if token in self.unsampled), len(ids))
         segment.append(ids[:usable], sampled_log_probs=log_probs[:usable])
         if usable < len(ids) or not ids:
-            logger.warning("%s: the model sampled a picture token or nothing; the answer is cut there", episode.task.id)
+            logger.warning(
+                "%s: the model sampled a picture token or nothing; the answer is cut there", episode.task.id
+            )
             segment.append([self.stop_id])
         text = self.tokenizer.decode(ids[:usable], skip_special_tokens=False)
         episode.answers.append(text.removesuffix("<|im_end|>"))
@@ -233,7 +243,11 @@ class GuiAgentLoop(AgentLoopBase):
         except ActionFormatError as error:
             episode.malformed += 1
             episode.steps[-1] = TrajectoryStep(
-                step.screenshot, step.text, error=str(error), log_prob_mean=step.log_prob_mean, seconds=step.seconds
+                step.screenshot,
+                step.text,
+                error=str(error),
+                log_prob_mean=step.log_prob_mean,
+                seconds=step.seconds,
             )
             return (), error
         episode.steps[-1] = TrajectoryStep(
@@ -280,12 +294,19 @@ class GuiAgentLoop(AgentLoopBase):
         return self.grammar.system_prompt(self.gui.rollout.language) if prompt is None else prompt
 
     async def _record(
-        self, episode: Episode, seed: int | None, reward: Reward | None, failure: str | None, row: dict[str, Any]
+        self,
+        episode: Episode,
+        seed: int | None,
+        reward: Reward | None,
+        failure: str | None,
+        row: dict[str, Any],
     ) -> None:
         """Write the episode down for people, if this one is among those to be recorded."""
         report, validate = self.gui.report, bool(row.get("is_validation", False))
         every = report.validate_every if validate else report.train_every
-        if report.dir is None or (failure is None and crc32(f"{row['uid']}_{row['session_id']}".encode()) % every):
+        if report.dir is None or (
+            failure is None and crc32(f"{row['uid']}_{row['session_id']}".encode()) % every
+        ):
             return
         record = Trajectory(
             task_id=episode.task.id,

@@ -62,7 +62,12 @@ class Segment:
 
 
 def window_messages(
-    system_prompt: str, instruction: str, images: Sequence[Any], answers: Sequence[str], *, history_images: int
+    system_prompt: str,
+    instruction: str,
+    images: Sequence[Any],
+    answers: Sequence[str],
+    *,
+    history_images: int,
 ) -> tuple[list[Message], list[Any]]:
     """The conversation that a new segment starts from, and the screenshots in it.
 

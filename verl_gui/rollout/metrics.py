@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
-
 def episode_metrics(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Means over the episodes of one training batch.
 
@@ -37,5 +36,3 @@ def episode_metrics(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         "success/mean": sum(wins) / len(wins),
         **{f"success/{task}": sum(task_wins) / len(task_wins) for task, task_wins in sorted(success.items())},
     }
-
-

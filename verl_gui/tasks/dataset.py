@@ -36,11 +36,32 @@ class GuiTaskDataset(Dataset):
     ) -> None:
         files = [data_files] if isinstance(data_files, str) else [str(file) for file in data_files]
         self.instances: list[TaskInstance] = expand_sources(files)
+        self.is_validation = self._is_validation(files, config)
         if not self.instances:
             raise ValueError(f"no tasks in {files}")
         if 0 < max_samples < len(self.instances):
             seed = (config.get("seed") if config is not None else None) or 0
             self.instances = random.Random(seed).sample(self.instances, max_samples)
+
+    @staticmethod
+    def _is_validation(files: list[str], config: Any) -> bool:
+        """Whether these are the validation files; verl does not say.
+
+        Raises:
+            ValueError: the same source is trained and validated on.
+        """
+        if config is None or config.get("val_files") is None or config.get("train_files") is None:
+            return False
+        train, val = (
+            [value] if isinstance(value, str) else list(value)
+            for value in (config.train_files, config.val_files)
+        )
+        both = sorted(set(train) & set(val))
+        if both:
+            raise ValueError(
+                f"data.train_files and data.val_files share {both[0]!r}: validate on other tasks or seeds"
+            )
+        return files == val
 
     def __len__(self) -> int:
         return len(self.instances)
@@ -56,5 +77,6 @@ class GuiTaskDataset(Dataset):
             "reward_model": {"style": "environment", "ground_truth": ""},
             "index": index,
             "task": task.to_dict(),
-            "seed": instance.seed,
+            "seed": -1 if instance.seed is None else instance.seed,
+            "is_validation": self.is_validation,
         }

@@ -1,7 +1,7 @@
 """Where tasks come from: OSWorld's files, lists of tasks, MiniWoB++ pages.
 
 A source is a string: a path, or ``miniwob:<page>@<split>:<count>`` for ``count`` seeds of a MiniWoB++ page.
-The seeds of the ``train`` and ``test`` splits never overlap.
+The seeds of the splits ``train``, ``demo`` (for demonstrations) and ``test`` never overlap.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any
 
 from verl_gui.tasks.task import Task, TaskFormatError
 
-MINIWOB_SOURCE = re.compile(r"miniwob:(?P<page>[a-z0-9-]+)(?:@(?P<split>train|test))?(?::(?P<count>\d+))?")
-SPLIT_FIRST_SEED = {"train": 0, "test": 1_000_000_000}
-DEFAULT_COUNT = {"train": 1000, "test": 32}
+MINIWOB_SOURCE = re.compile(
+    r"miniwob:(?P<page>[a-z0-9-]+)(?:@(?P<split>train|demo|test))?(?::(?P<count>\d+))?"
+)
+SPLIT_FIRST_SEED = {"train": 0, "demo": 500_000_000, "test": 1_000_000_000}
+DEFAULT_COUNT = {"train": 1000, "demo": 500, "test": 32}
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class TaskInstance:
 def load_tasks(path: str | Path) -> list[Task]:
     """Read tasks from an OSWorld list, a JSONL file, one task file or a directory of task files.
 
-    * an OSWorld list, ``{"domain": ["id", ...]}``: the tasks are in ``examples/<domain>/<id>.json`` beside it;
+    * an OSWorld list, ``{"domain": ["id", ...]}``, with ``examples/<domain>/<id>.json`` beside it;
     * ``*.jsonl``: one task object a line;
     * any other JSON file: one task object, or an array of them;
     * a directory: every ``*.json`` under it that is a task, in order of their paths.
@@ -65,7 +67,7 @@ def expand_source(source: str) -> list[TaskInstance]:
     if source.startswith("miniwob:"):
         match = MINIWOB_SOURCE.fullmatch(source)
         if match is None:
-            raise TaskFormatError(source, "source", "expected miniwob:<page>[@train|@test][:<count>]")
+            raise TaskFormatError(source, "source", "expected miniwob:<page>[@train|@demo|@test][:<count>]")
         split = match["split"] or "train"
         count = int(match["count"]) if match["count"] else DEFAULT_COUNT[split]
         if count < 1:
@@ -94,8 +96,10 @@ def _parse(file: Path) -> Any:
 
 
 def _is_osworld_list(data: Any) -> bool:
-    return isinstance(data, dict) and bool(data) and all(
-        isinstance(ids, list) and all(isinstance(i, str) for i in ids) for ids in data.values()
+    return (
+        isinstance(data, dict)
+        and bool(data)
+        and all(isinstance(ids, list) and all(isinstance(i, str) for i in ids) for ids in data.values())
     )
 
 

@@ -75,7 +75,9 @@ class Task:
             raise TaskFormatError(file, "config", f"expected a list of set-up steps, got {config!r}")
         for i, step in enumerate(config):
             if not isinstance(step, Mapping) or not isinstance(step.get("type"), str):
-                raise TaskFormatError(file, f"config[{i}]", f'expected {{"type": ..., "parameters": ...}}, got {step!r}')
+                raise TaskFormatError(
+                    file, f"config[{i}]", f'expected {{"type": ..., "parameters": ...}}, got {step!r}'
+                )
         evaluator = data.get("evaluator") or {}
         if not isinstance(evaluator, Mapping) or (evaluator and "func" not in evaluator):
             raise TaskFormatError(file, "evaluator", f'expected an object with "func", got {evaluator!r}')

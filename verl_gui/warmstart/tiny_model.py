@@ -1,8 +1,8 @@
 """A Qwen2.5-VL small enough to train on two CPU cores, with its own tokenizer.
 
-It is the real architecture (``Qwen2_5_VLForConditionalGeneration``), the real processor, Qwen's special tokens
-and chat template, so everything that works with it works with a 7B checkpoint by changing a path. The sizes
-follow a trial: grounding from random weights is learnable in minutes when the vision tower uses full
+It is the real architecture (``Qwen2_5_VLForConditionalGeneration``), the real processor, Qwen's special
+tokens and chat template, so everything that works with it works with a 7B checkpoint by changing a path. The
+sizes follow a trial: grounding from random weights is learnable in minutes when the vision tower uses full
 attention and the rotary base is small, because positions are then told apart over a few dozen tokens.
 """
 
@@ -76,7 +76,9 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> PreTrainedToken
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r"\p{N}+| ?\p{L}+|\n+|[^\p{L}\p{N}\n]+?(?= ?\p{L})|[^\p{L}\p{N}\n]+"), "isolated"),
+            pre_tokenizers.Split(
+                Regex(r"\p{N}+| ?\p{L}+|\n+|[^\p{L}\p{N}\n]+?(?= ?\p{L})|[^\p{L}\p{N}\n]+"), "isolated"
+            ),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -87,7 +89,9 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> PreTrainedToken
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token="<|im_end|>",
@@ -175,7 +179,9 @@ def build_tiny_policy(
     config = tiny_config(tokenizer, hidden_size=hidden_size, layers=layers)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2_5_VLForConditionalGeneration._from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+        model = Qwen2_5_VLForConditionalGeneration._from_config(
+            config, attn_implementation="sdpa", dtype=torch.float32
+        )
     return model, tiny_processor(tokenizer)
 
 

@@ -1,0 +1,121 @@
+"""Demonstrations: a scripted expert plays tasks in the real environment, and every episode is kept.
+
+The expert reads the page's DOM, but what is recorded is what an agent sees and says: screenshots, and
+answers in the grammar of training.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from verl_gui.actions import Action, get_grammar, parse
+from verl_gui.envs.miniwob import MiniwobEnv, OracleError, elements, oracle
+from verl_gui.tasks.sources import TaskInstance
+from verl_gui.warmstart.behaviour_cloning import Box, Demonstration
+
+logger = logging.getLogger(__name__)
+
+
+def snap(value: float, grid: int) -> float:
+    """``value`` on the nearest line of a grid of ``grid`` pixels.
+
+    A tiny policy picks a coordinate as one token; fewer of them are learnt faster.
+    """
+    return float(round(value / grid) * grid)
+
+
+def element_name(element: dict[str, Any]) -> str:
+    """What an element is called in thoughts and in the labels of the warm start."""
+    return " ".join(f"{element['kind']} {element['text']}".split())[:32]
+
+
+def describe(shown: list[tuple[str, Box]], action: Action, instruction: str) -> str:
+    """A short reason for an action: the smallest element under the pointer, or what kind of action it is.
+
+    Words that the instruction does not have are left out: the expert reads them off the page, but they say
+    nothing about the task.
+    """
+    if action.x is None or action.y is None:
+        return action.type.value
+    under = [(n, b) for n, b in shown if b[0] <= action.x <= b[2] and b[1] <= action.y <= b[3]]
+    if not under:
+        return action.type.value
+    name = min(under, key=lambda e: (e[1][2] - e[1][0]) * (e[1][3] - e[1][1]))[0]
+    kind, _, words = name.partition(" ")
+    return name if words and words in instruction else kind
+
+
+def demonstrate(
+    env: MiniwobEnv, instance: TaskInstance, *, grammar: str = "uitars", grid: int = 7, max_steps: int = 5
+) -> Demonstration | None:
+    """Let the expert play one instance; None when it cannot or does not succeed.
+
+    The answers are parsed back and the parsed actions are carried out, so the record shows what the same
+    words lead to when a policy says them.
+
+    Args:
+        env: its screen must have the size the model sees.
+        instance: task and seed.
+        grammar: what the answers are written in.
+        grid: pixels between the coordinates that the expert uses.
+        max_steps: answers the expert may give.
+    """
+    observation = env.reset(instance.task, seed=instance.seed)
+    demo = Demonstration(observation.info["instruction"], [], [], [], [])
+    writer = get_grammar(grammar)
+    for _ in range(max_steps):
+        shown = [(element_name(e), e["box"]) for e in elements(env)]
+        try:
+            actions = oracle(env, None)
+        except OracleError as error:
+            logger.info("%s seed %s: %s", instance.task.id, instance.seed, error)
+            return None
+        actions = [
+            replace(a, x=snap(a.x, grid), y=snap(a.y, grid)) if a.x is not None and a.y is not None else a
+            for a in actions
+        ]
+        thought = describe(shown, actions[0], demo.instruction)
+        answer = writer.format(actions, thought=thought, frame=env.screen, screen=env.screen)
+        first = actions[0]
+        demo.frames.append(np.asarray(Image.open(io.BytesIO(observation.screenshot)).convert("RGB")))
+        demo.answers.append(answer)
+        demo.targets.append(None if first.x is None or first.y is None else (first.x, first.y))
+        demo.elements.append(shown)
+        result = env.step(parse(answer, grammar=grammar, frame=env.screen, screen=env.screen).actions)
+        observation = result.observation
+        if result.terminated:
+            break
+    score = env.evaluate()
+    if score < 1.0:
+        logger.info("%s seed %s: the expert scored %.2f", instance.task.id, instance.seed, score)
+        return None
+    return demo
+
+
+def save_demonstrations(demos: dict[str, list[Demonstration]], file: str | Path) -> None:
+    """Write demonstrations, by task, to one file, in whole or not at all."""
+    data = {
+        task: [{**asdict(demo), "frames": torch.from_numpy(np.stack(demo.frames))} for demo in of_task]
+        for task, of_task in demos.items()
+    }
+    part = Path(f"{file}.part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(data, part)
+    part.replace(file)
+
+
+def load_demonstrations(file: str | Path) -> dict[str, list[Demonstration]]:
+    """Read what :func:`save_demonstrations` wrote; nothing in the file is executed."""
+    data = torch.load(file, weights_only=True)
+    return {
+        task: [Demonstration(**{**item, "frames": list(item["frames"].numpy())}) for item in of_task]
+        for task, of_task in data.items()
+    }
