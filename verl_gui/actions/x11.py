@@ -111,7 +111,7 @@ class X11Executor:
         self._held_buttons.clear()
 
     def close(self) -> None:
-        """Close the connection, if the server hasn't. The clipboard content that was put back goes with it."""
+        """Close the connection, if it is open. The clipboard content put back goes with it."""
         if self._restored is not None:
             self._restored.close()
             self._restored = None
