@@ -61,6 +61,7 @@ _FLAGS = (
     "--disable-gpu-vsync",
     "--disable-frame-rate-limit",
     "--no-zygote",
+    "--disable-partial-raster",
     "--renderer-process-limit=1",
     "--js-flags=--max-old-space-size=128",
     "--disable-dev-shm-usage",

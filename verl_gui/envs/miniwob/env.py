@@ -177,10 +177,11 @@ class MiniwobEnv:
         self._terminated = True
         self._xserver.neutral_input()
         self._show(name)
-        started = self.script(f"verlGui.start('seed {seed}', '{self._next_stamp()}')", kind="reset")
+        self._tap_sentinel()
+        arguments = f"'seed {seed}', {self._sentinels}, '{self._next_stamp()}'"
+        started = self.script(f"verlGui.start({arguments})", kind="reset")
         if not started["ready"]:
             raise EnvFailure("reset", f"the page {name} did not become ready")
-        self._sentinels = started["sentinels"]
         if not self._wait_for_stamp():
             raise EnvFailure("reset", f"the page {name} is not painted")
         self._terminated = False
@@ -200,7 +201,7 @@ class MiniwobEnv:
         except (CdpClosed, CdpError) as error:
             raise EnvFailure("reset", str(error)) from error
         self.script(f"verlGui.loaded({900 * self._call_timeout_s:.0f})", kind="reset")
-        self._page = name
+        self._page, self._sentinels = name, 0
 
     def _url(self, name: str) -> str:
         root = PAGES_INSIDE if self._mode == "bwrap" else str(self._pages)
@@ -216,12 +217,17 @@ class MiniwobEnv:
                 raise EnvFailure("dead", str(gone)) from gone
             except ExecutorError as error:
                 raise EnvFailure("step", str(error)) from error
-            self._xserver.tap(SENTINEL_KEY)
-            self._sentinels += 1
+            self._tap_sentinel()
         arguments = f"{self._sentinels}, {_INPUT_PATIENCE_MS}, '{self._next_stamp()}'"
         state = self.script(f"verlGui.settle({arguments})")
         state["painted"] = self._wait_for_stamp()
         return state
+
+    def _tap_sentinel(self) -> None:
+        """Mark the end of the input so far; the page counts these marks."""
+        assert self._xserver is not None
+        self._xserver.tap(SENTINEL_KEY)
+        self._sentinels += 1
 
     def _next_stamp(self) -> str:
         """A new colour for the page to show under the visible screen."""

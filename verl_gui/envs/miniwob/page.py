@@ -99,7 +99,7 @@ _BOOT_SCRIPT = r"""
   };
   for (const type of ['keydown', 'keypress', 'keyup']) addEventListener(type, onKey, true);
   // No menu, no new tab, no dragging of addresses: the browser is not part of the task.
-  for (const type of ["contextmenu", "auxclick"])
+  for (const type of ['contextmenu', 'auxclick'])
     addEventListener(type, event => event.preventDefault(), true);
   addEventListener('dragstart', event => { if (event.target.href) event.preventDefault(); }, true);
   window.alert = () => {};
@@ -113,6 +113,14 @@ _BOOT_SCRIPT = r"""
   const paint = color => {
     stamp.style.background = color;
     document.documentElement.append(stamp);
+  };
+
+  const heard = async (expected, patience) => {
+    const end = performance.now() + patience;
+    while (sentinels < expected && performance.now() < end) await pause(1);
+    const all = sentinels >= expected;
+    sentinels = expected;
+    return all;
   };
 
   const state = () => ({
@@ -132,7 +140,8 @@ _BOOT_SCRIPT = r"""
         await pause(2);
       }
     },
-    async start(seed, color) {
+    async start(seed, expected, color) {
+      await heard(expected, 1000);  // what the last episode left of input must not reach this one
       if (window.jQuery) jQuery.fx.off = true;
       core.EPISODE_MAX_TIME = 1e8;
       Math.seedrandom(seed);
@@ -142,16 +151,13 @@ _BOOT_SCRIPT = r"""
       await frames(2);
       paint(color);
       const utterance = core.getUtterance();
-      return {instruction: utterance.utterance ?? utterance, ready: WOB_TASK_READY, sentinels};
+      return {instruction: utterance.utterance ?? utterance, ready: WOB_TASK_READY};
     },
     async settle(expected, patience, color) {
-      const end = performance.now() + patience;
-      while (sentinels < expected && performance.now() < end) await pause(1);
-      const seen = sentinels >= expected;
-      sentinels = expected;
+      const handled = await heard(expected, patience);
       await frames(2);
       paint(color);
-      return {...state(), seen};
+      return {...state(), handled};
     },
   };
 })();
