@@ -12,16 +12,27 @@ import argparse
 import json
 import logging
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
+from verl_gui.envs import EnvFailure
 from verl_gui.envs.miniwob import MiniwobEnv
 from verl_gui.tasks import expand_source
-from verl_gui.warmstart.behaviour_cloning import CloningConfig, agreement, clone_behaviour, encode, name_index
+from verl_gui.warmstart.behaviour_cloning import (
+    CloningConfig,
+    Demonstration,
+    agreement,
+    clone_behaviour,
+    encode,
+    name_index,
+)
 from verl_gui.warmstart.demonstrations import demonstrate, load_demonstrations, save_demonstrations
 from verl_gui.warmstart.tiny_model import build_tiny_policy, save_policy
+
+logger = logging.getLogger("verl_gui.build_policy")
 
 PAGES = (
     "click-test-2",
@@ -31,28 +42,39 @@ PAGES = (
     "click-widget",
     "focus-text-2",
     "click-button-sequence",
-    "enter-text",
 )
 SCREEN = (168, 224)
 SYSTEM_PROMPT = "Act."
 HELD_OUT = 25  # episodes a page that are not trained on
 
 
-def record(file: Path, episodes: int) -> dict[str, list]:
-    """Demonstrations of every page, recorded now or read from ``file``."""
-    if file.exists():
-        return load_demonstrations(file)
-    demos: dict[str, list] = {}
-    env = MiniwobEnv(screen=SCREEN)
+def record(folder: Path, episodes: int) -> dict[str, list[Demonstration]]:
+    """Demonstrations of every page, recorded now or read from ``folder`` (one file a page)."""
+    demos: dict[str, list[Demonstration]] = {}
+    env: MiniwobEnv | None = None
     try:
         for page in PAGES:
-            instances = expand_source(f"miniwob:{page}@demo:{episodes}")
-            played = [demonstrate(env, instance) for instance in tqdm(instances, desc=page)]
-            demos[page] = [demo for demo in played if demo is not None]
+            file = folder / f"{page}-{episodes}.pt"
+            if not file.exists():
+                env = env or MiniwobEnv(screen=SCREEN)
+                save_demonstrations(list(play(env, page, episodes)), file)
+            demos[page] = load_demonstrations(file)
     finally:
-        env.close()
-    save_demonstrations(demos, file)
+        if env is not None:
+            env.close()
     return demos
+
+
+def play(env: MiniwobEnv, page: str, episodes: int) -> Iterator[Demonstration]:
+    """The expert's successes on one page. An episode whose environment fails is left out."""
+    for instance in tqdm(expand_source(f"miniwob:{page}@demo:{episodes}"), desc=page, mininterval=2):
+        try:
+            demo = demonstrate(env, instance)
+        except EnvFailure as failure:
+            logger.warning("%s seed %s left out: %s", page, instance.seed, failure)
+            continue
+        if demo is not None:
+            yield demo
 
 
 def main() -> None:
@@ -61,8 +83,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "policy")
-    parser.add_argument("--recording", type=Path, default=Path("outputs/warmstart/demonstrations.pt"))
-    parser.add_argument("--episodes", type=int, default=600, help="demonstrations of each page")
+    parser.add_argument("--recording", type=Path, default=Path("outputs/warmstart"))
+    parser.add_argument("--episodes", type=int, default=500, help="demonstrations of each page")
     parser.add_argument("--steps", type=int, default=1200)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--lr", type=float, default=1e-3)
@@ -88,7 +110,7 @@ def main() -> None:
         if step % 200 == 0 or step == args.steps:
             for page in PAGES:
                 found = agreement(model, processor, examples[page][:HELD_OUT])
-                logging.getLogger("verl_gui.build").info("  %-24s %s", page, found)
+                logger.info("  %-24s %s", page, found)
                 entry |= {f"{page}/{name}": value for name, value in found.items()}
             save_policy(model, processor, args.out)
         history.append(entry)

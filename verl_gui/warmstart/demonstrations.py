@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -100,22 +101,16 @@ def demonstrate(
     return demo
 
 
-def save_demonstrations(demos: dict[str, list[Demonstration]], file: str | Path) -> None:
-    """Write demonstrations, by task, to one file, in whole or not at all."""
-    data = {
-        task: [{**asdict(demo), "frames": torch.from_numpy(np.stack(demo.frames))} for demo in of_task]
-        for task, of_task in demos.items()
-    }
+def save_demonstrations(demos: Sequence[Demonstration], file: str | Path) -> None:
+    """Write demonstrations to one file, in whole or not at all."""
+    data = [{**asdict(demo), "frames": torch.from_numpy(np.stack(demo.frames))} for demo in demos]
     part = Path(f"{file}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
     torch.save(data, part)
     part.replace(file)
 
 
-def load_demonstrations(file: str | Path) -> dict[str, list[Demonstration]]:
+def load_demonstrations(file: str | Path) -> list[Demonstration]:
     """Read what :func:`save_demonstrations` wrote; nothing in the file is executed."""
     data = torch.load(file, weights_only=True)
-    return {
-        task: [Demonstration(**{**item, "frames": list(item["frames"].numpy())}) for item in of_task]
-        for task, of_task in data.items()
-    }
+    return [Demonstration(**{**item, "frames": list(item["frames"].numpy())}) for item in data]
