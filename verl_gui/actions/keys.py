@@ -1,6 +1,7 @@
 """Key names: one canonical set, and how the spellings of models map to it.
 
-The canonical names are those pyautogui knows on X11, so that the same action works through every executor.
+The canonical names are those that pyautogui knows on X11 and that a usual keyboard has there, so that the same
+action works through every executor. The others (F13, Select) would do nothing, silently.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ MODIFIERS = frozenset({"ctrl", "shift", "alt", "win", "ctrlleft", "ctrlright", "
 _NAMED = frozenset({
     "enter", "tab", "space", "backspace", "delete", "insert", "esc", "home", "end", "pageup", "pagedown",
     "up", "down", "left", "right", "capslock", "numlock", "scrolllock", "printscreen", "pause", "apps",
-    "help", "select", "print", "execute", "multiply", "add", "separator", "subtract", "decimal", "divide",
+    "help", "print", "multiply", "add", "subtract", "decimal", "divide",
 })  # fmt: skip
 
 KEYS: frozenset[str] = (
     MODIFIERS
     | _NAMED
-    | {f"f{n}" for n in range(1, 25)}
+    | {f"f{n}" for n in range(1, 13)}
     | {f"num{n}" for n in range(10)}
     | set(string.ascii_lowercase + string.digits + string.punctuation)
 )

@@ -26,7 +26,7 @@ from verl_gui.actions.coordinates import (
 )
 from verl_gui.actions.errors import ActionFormatError, UnsupportedActionError
 from verl_gui.actions.grammar import LANGUAGES, Grammar, register_grammar
-from verl_gui.actions.keys import MAX_KEYS, UnknownKeyError, canonical_key
+from verl_gui.actions.keys import MAX_KEYS, UnknownKeyError, split_combination
 from verl_gui.actions.types import Action, ActionType, Response
 from verl_gui.actions.wrapping import unwrap
 
@@ -176,10 +176,10 @@ def _arguments(body: str) -> dict[str, Any]:
     given = set(arguments) - {"action"}
     missing = set(entry.required) - given
     unknown = given - set(entry.required) - set(entry.optional)
-    if missing or unknown:
-        raise _Refused(
-            f"{entry.name} lacks {sorted(missing)}" if missing else f"{entry.name} takes no {min(unknown)!r}"
-        )
+    if missing:
+        raise _Refused(f"{entry.name} lacks {min(missing)}")
+    if unknown:
+        raise _Refused(f"{entry.name} takes no {min(unknown)[:40]!r}")
     return arguments
 
 
@@ -254,11 +254,15 @@ def _text(arguments: dict[str, Any]) -> str:
 
 
 def _keys(arguments: dict[str, Any]) -> tuple[str, ...]:
-    value = arguments["keys"]
-    names = value if isinstance(value, list) else [None]
-    if not 1 <= len(names) <= MAX_KEYS or not all(isinstance(name, str) for name in names):
+    names = arguments["keys"]
+    if not isinstance(names, list) or not 1 <= len(names) <= MAX_KEYS:
         raise _Refused(f"keys must be a list of 1 to {MAX_KEYS} names")
-    return tuple(canonical_key(name if name == " " else name.strip()) for name in names)
+    keys: list[str] = []
+    for name in names:
+        if not isinstance(name, str):
+            raise _Refused("keys must be names")
+        keys.extend(("space",) if name == " " else split_combination(name))
+    return tuple(keys)
 
 
 def _scroll(name: str, pixels: float) -> dict[str, Any]:

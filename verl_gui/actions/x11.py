@@ -183,7 +183,7 @@ class X11Executor:
         return (*stroke.modifiers, stroke.keycode)
 
     def _bind_spare_key(self, layout: Layout, key: str, keysym: int) -> Stroke:
-        """Give a key the layout lacks (F20, a Latin letter on a Greek keyboard) a keycode that has none."""
+        """Give a key the layout lacks (a Latin letter on a Greek keyboard) a keycode that has none."""
         keycode = layout.spare_keycode()
         if keycode is None:
             raise ExecutorError(

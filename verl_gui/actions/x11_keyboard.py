@@ -14,13 +14,13 @@ _NAMED_KEYSYMS = {
     "esc": 0xFF1B, "home": 0xFF50, "end": 0xFF57, "pageup": 0xFF55, "pagedown": 0xFF56,
     "left": 0xFF51, "up": 0xFF52, "right": 0xFF53, "down": 0xFF54,
     "capslock": 0xFFE5, "numlock": 0xFF7F, "scrolllock": 0xFF14, "printscreen": 0xFF61, "pause": 0xFF13,
-    "apps": 0xFF67, "help": 0xFF6A, "select": 0xFF60, "print": 0xFF61, "execute": 0xFF62,
-    "multiply": 0xFFAA, "add": 0xFFAB, "separator": 0xFFAC, "subtract": 0xFFAD, "decimal": 0xFFAE,
+    "apps": 0xFF67, "help": 0xFF6A, "print": 0xFF61,
+    "multiply": 0xFFAA, "add": 0xFFAB, "subtract": 0xFFAD, "decimal": 0xFFAE,
     "divide": 0xFFAF,
     "shift": SHIFT_L, "shiftleft": SHIFT_L, "shiftright": 0xFFE2, "ctrl": 0xFFE3, "ctrlleft": 0xFFE3,
     "ctrlright": 0xFFE4, "alt": 0xFFE9, "altleft": 0xFFE9, "altright": 0xFFEA, "win": 0xFFEB,
     "winleft": 0xFFEB, "winright": 0xFFEC,
-    **{f"f{n}": 0xFFBD + n for n in range(1, 25)},
+    **{f"f{n}": 0xFFBD + n for n in range(1, 13)},
     **{f"num{n}": 0xFFB0 + n for n in range(10)},
 }  # fmt: skip
 
