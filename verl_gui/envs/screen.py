@@ -10,9 +10,7 @@ from pathlib import Path
 
 from PIL import Image
 
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _XWD_FIELDS = 25  # 32-bit big-endian words of an X window dump header, version 7
-_PNG_TRAILER = b"IEND\xaeB`\x82"
 
 
 def encode_png(image: Image.Image, *, level: int = 1) -> bytes:
@@ -20,20 +18,6 @@ def encode_png(image: Image.Image, *, level: int = 1) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "PNG", compress_level=level)
     return buffer.getvalue()
-
-
-def png_size(data: bytes) -> tuple[int, int]:
-    """Width and height of PNG bytes, without decoding them.
-
-    Raises:
-        ValueError: ``data`` is not a whole PNG file.
-    """
-    if not isinstance(data, bytes) or data[:8] != PNG_SIGNATURE or data[12:16] != b"IHDR":
-        raise ValueError(f"not a PNG image: starts with {data[:16]!r}")
-    if not data.endswith(_PNG_TRAILER):
-        raise ValueError(f"truncated PNG image of {len(data)} bytes")
-    width, height = struct.unpack(">II", data[16:24])
-    return width, height
 
 
 class Framebuffer:
