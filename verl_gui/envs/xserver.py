@@ -17,6 +17,7 @@ from verl_gui.actions.errors import DisplayGoneError
 from verl_gui.actions.x11_display import deadline, open_display
 from verl_gui.envs import processes
 from verl_gui.envs.base import EnvFailure
+from verl_gui.envs.display_number import DisplayNumber
 from verl_gui.envs.screen import Framebuffer
 
 _START_TIMEOUT_S = 20.0
@@ -57,8 +58,10 @@ class XServer:
         # Any host name, any display: the sandbox has a host name of its own.
         self.authority.touch(mode=0o600)
         self.authority.write_bytes(_authority_entry(_FAMILY_WILD, b"", b"", cookie))
+        self._number = DisplayNumber()
         command = [
             "Xvfb",
+            f":{self._number.number}",
             *("-screen", "0", f"{screen[0]}x{screen[1]}x24", "-dpi", str(dpi)),
             *("-nolisten", "tcp", "-nolisten", "local", "-noreset", "-auth", str(self.authority)),
             *("-fbdir", str(self.directory), "-s", "0", "-dpms"),
@@ -76,6 +79,7 @@ class XServer:
             )
         except OSError as error:
             shutil.rmtree(self.directory, ignore_errors=True)
+            self._number.release()
             os.close(reader)
             raise EnvFailure("reset", f"cannot start Xvfb ({error}); install the xvfb package") from error
         finally:
@@ -166,6 +170,7 @@ class XServer:
             self._framebuffer = None
         if hasattr(self, "display") and self.process.returncode != 0:
             self._remove_leftovers()
+        self._number.release()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _remove_leftovers(self) -> None:
