@@ -1,0 +1,1 @@
+"""Starting a training run, showing how it goes, and leaving nothing behind when it ends."""

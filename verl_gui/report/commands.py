@@ -1,0 +1,31 @@
+"""``verl-gui report``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add_commands(subparsers: Any) -> None:
+    """Declare the commands of this room."""
+    report = subparsers.add_parser(
+        "report", help="write one HTML file with the curves and trajectories of a run"
+    )
+    report.add_argument("dir", type=Path, metavar="DIR", help="directory of the run")
+    report.add_argument("--out", type=Path, help="the HTML file (DIR/report.html)")
+    report.add_argument("--plot", action="store_true", help="also draw the success curve to DIR/report.png")
+    report.set_defaults(run=_report)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from verl_gui.report import build_plot, build_report
+
+    if not options.dir.is_dir():
+        sys.stderr.write(f"{options.dir} is not a directory; give the --dir of a run\n")
+        return 2
+    sys.stdout.write(f"{build_report(options.dir, options.out)}\n")
+    if options.plot:
+        sys.stdout.write(f"{build_plot(options.dir)}\n")
+    return 0
