@@ -43,16 +43,14 @@ class FaultEnv:
 
     Args:
         start_fault: ``raise`` or ``hang`` while being built.
-        child: start a process of its own that has to be gone afterwards.
+        child: run ``sleep`` with this argument, as a process that has to be gone afterwards.
         step_s: duration of a healthy step.
         log: file that every ``reset`` is noted in, as ``pid serial-number-of-the-environment``.
     """
 
     built = 0
 
-    def __init__(
-        self, *, start_fault: str = "", child: bool = False, step_s: float = 0.0, log: str = ""
-    ) -> None:
+    def __init__(self, *, start_fault: str = "", child: str = "", step_s: float = 0.0, log: str = "") -> None:
         FaultEnv.built += 1
         self.screen = (64, 48)
         self._serial, self._step_s, self._log = FaultEnv.built, step_s, log
@@ -64,7 +62,7 @@ class FaultEnv:
         self._child: subprocess.Popen[bytes] | None = None
         if child:
             # Like bubblewrap's --die-with-parent: dies with the thread that started it.
-            self._child = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "sleep", "3600"])
+            self._child = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "sleep", child])
 
     def reset(self, task: Task, *, seed: int | None = None) -> Observation:
         self._fault = dict(task.config[0]["parameters"]) if task.config else {}

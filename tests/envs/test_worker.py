@@ -191,7 +191,7 @@ def test_a_hung_environment_still_answers_ping_and_refuses_work() -> None:
 
 def test_start_replaces_the_environment_in_the_same_process() -> None:
     async def episodes() -> None:
-        worker = await started(child=True)
+        worker = await started(child="30")
         first = await worker.reset(faulty_task("raise"), None, 5.0)
         with pytest.raises(EnvFailure):
             await worker.step([], 5.0)

@@ -39,7 +39,7 @@ __all__ = ["EnvPool", "EnvPoolConfig", "GuiEnvPool", "LeasedEnv", "get_env_pool"
 
 logger = logging.getLogger(__name__)
 
-REPLY_GRACE_S = 5.0  # beyond a deadline that the other side keeps itself; past it, that side is stuck
+REPLY_GRACE_S = 15.0  # beyond a deadline that the other side keeps itself; past it, that side is stuck
 CLOSE_TIMEOUT_S = 10.0
 PING_TIMEOUT_S = 10.0
 RECONNECT_S = 1.0
@@ -70,7 +70,8 @@ async def _answer(ref: ray.ObjectRef, timeout_s: float, what: str) -> Any:
             raise EnvFailure(error.cause.kind, error.cause.message) from None
         raise
     except RayError as error:
-        raise EnvFailure("dead", f"{what}: {type(error).__name__}: {str(error).strip()}") from error
+        why = str(error).strip().partition("\n")[0]  # Ray adds a screenful of guesses
+        raise EnvFailure("dead", f"{what}: {type(error).__name__}: {why}") from error
 
 
 @dataclass(frozen=True)
@@ -508,7 +509,7 @@ class LeasedEnv:
         try:
             self._grant = await _answer(ref, self._timeout_s + REPLY_GRACE_S, "swap of an environment")
         except BaseException:
-            self._leave(None)
+            self._leave(failure)  # again the failure: Ray may deliver this call before the swap
             raise
 
     def _leave(self, failure: str | None) -> None:

@@ -281,14 +281,13 @@ class PoolState:
         self._waiting.pop(lease, None)
         self._swapping.pop(lease, None)
         entry = self._holding.pop(lease, None)
-        if failure is not None:
-            self.metrics.failed(failure)
         self.metrics.held(len(self._holding))
         if entry is None or entry.worker is None:
             return None
         if failure is None:
             self._idle.append(entry.worker)
             return None
+        self.metrics.failed(failure)
         self._preparing.add(entry.worker)
         return entry.worker
 

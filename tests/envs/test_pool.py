@@ -1,0 +1,378 @@
+"""The pool on a real Ray: real processes that hang, die and lie."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_env import FOREVER_S, faulty_task
+
+from verl_gui.envs import EnvFailure
+from verl_gui.envs import pool as pool_module
+from verl_gui.tasks.task import Task
+
+ray = pytest.importorskip("ray")
+from verl_gui.envs.pool import EnvPool, EnvPoolConfig, LeasedEnv, get_env_pool  # noqa: E402
+
+pytestmark = pytest.mark.e2e
+
+BACKEND = "fault_env:FaultEnv"
+PATIENCE_S = 60.0
+CHILD = f"3600.{os.getpid()}"  # argument of the environments' own processes, to tell them from others'
+
+
+def own_processes() -> list[int]:
+    """The processes started by the environments of this test run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "cmdline").read_bytes().split(b"\0")[:2] == [b"sleep", CHILD.encode()]:
+                    found.append(int(entry.name))
+            except OSError:  # ended meanwhile
+                continue
+    return found
+
+
+def settings(**changes: Any) -> EnvPoolConfig:
+    defaults = {"num_envs": 1, "options": {"child": CHILD}, "heartbeat_s": 1.0, "step_timeout_s": 2.0}
+    return EnvPoolConfig(BACKEND, **{**defaults, **changes})
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s"
+        await asyncio.sleep(0.05)
+
+
+async def until_full(pool: EnvPool) -> dict[str, float]:
+    """Wait until all environments work; sums of the counts reported on the way."""
+    total: dict[str, float] = {}
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        numbers = await pool.metrics()
+        for name, value in numbers.items():
+            total[name] = total.get(name, 0.0) + value if "failures" in name else value
+        if numbers["env/workers"] == pool.config.num_envs + pool.config.spares and not numbers["env/queued"]:
+            return total
+        assert time.monotonic() < deadline, f"the pool is not full again within {PATIENCE_S} s: {numbers}"
+        await asyncio.sleep(0.05)
+
+
+async def play(pool: EnvPool, task: Task | None = None) -> dict[str, Any]:
+    """One trajectory; the reset's info."""
+    async with pool.lease(timeout_s=PATIENCE_S) as env:
+        observation = await env.reset(task or faulty_task(), seed=1)
+        await env.step([])
+        assert await env.evaluate() == 1.0
+        return observation.info
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """Address of a two-core Ray; at the end nothing of the environments may be left."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        yield context.address_info["address"]
+        ray.shutdown()
+    asyncio.run(until(lambda: not own_processes()))
+
+
+@pytest.fixture(scope="module")
+def four(cluster: str) -> EnvPool:
+    """Four environments, used by most tests; each test leaves it full."""
+    pool = get_env_pool(settings(num_envs=4, max_reset_retries=1), name="four")
+    asyncio.run(until_full(pool))
+    return pool
+
+
+@pytest.fixture
+def closing(cluster: str) -> Iterator[Callable[..., EnvPool]]:
+    """Makes pools that are closed after the test."""
+    pools = []
+
+    def make(**changes: Any) -> EnvPool:
+        pools.append(get_env_pool(settings(**changes), name=f"pool-{uuid.uuid4().hex[:6]}"))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        asyncio.run(pool.close())
+
+
+def test_an_episode_is_counted(four: EnvPool) -> None:
+    async def episode() -> dict[str, float]:
+        await four.metrics()
+        info = await play(four)
+        assert info["seed"] == 1 and info["pid"] != os.getpid()
+        total: dict[str, float] = {}
+        while "env/count/step" not in total:  # giving back is not waited for
+            total.update(await four.metrics())
+        return total
+
+    numbers = asyncio.run(episode())
+    assert numbers["env/count/reset"] == numbers["env/count/step"] == numbers["env/count/evaluate"] == 1.0
+    assert 0.0 < numbers["env/reset_s/p50"] <= numbers["env/reset_s/p99"]
+    assert 0.0 <= numbers["env/utilisation"] <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [("hang", "timeout"), ("die", "dead"), ("half_png", "screenshot"), ("bug", "step"), ("raise", "step")],
+)
+def test_a_fault_ends_the_lease_and_the_pool_is_full_again(four: EnvPool, fault: str, kind: str) -> None:
+    async def drill() -> None:
+        await until_full(four)
+        with pytest.raises(EnvFailure) as caught:
+            async with four.lease() as env:
+                await env.reset(faulty_task(fault))
+                try:
+                    await env.step([])
+                finally:
+                    with pytest.raises(EnvFailure, match="lease is over"):
+                        await env.step([])
+        assert caught.value.kind == kind
+        await until(lambda: len(own_processes()) == 4)
+        numbers = await until_full(four)
+        assert numbers[f"env/failures/{kind}"] == 1.0
+        await asyncio.gather(*(play(four) for _ in range(4)))
+
+    asyncio.run(drill())
+
+
+@pytest.mark.parametrize("fault", ["raise", "die", "half_png"])
+def test_a_reset_that_fails_once_succeeds_on_a_fresh_environment(
+    closing: Callable[..., EnvPool], tmp_path: Path, fault: str
+) -> None:
+    log = tmp_path / "resets"
+    pool = closing(options={"child": CHILD, "log": str(log)})
+    asyncio.run(play(pool, faulty_task(fault, at="reset", times=1, marker=tmp_path / "count")))
+    first, second = log.read_text().split("\n")[:2]
+    assert first != second, "the second attempt met the environment that had failed"
+
+
+def test_a_reset_that_always_fails_is_one_invalid_trajectory(four: EnvPool) -> None:
+    async def rollouts() -> list[Any]:
+        tasks = [None, faulty_task("raise", at="reset", times=99), None, None]
+        results = await asyncio.gather(*(play(four, task) for task in tasks), return_exceptions=True)
+        await until_full(four)
+        return results
+
+    results = asyncio.run(rollouts())
+    failure = results.pop(1)
+    assert isinstance(failure, EnvFailure) and failure.kind == "reset"
+    assert "failed on 2 environments" in failure.message
+    assert all(isinstance(result, dict) for result in results)
+
+
+def test_one_failing_loop_of_eight_leaves_seven_results_in_order(four: EnvPool) -> None:
+    async def rollouts() -> list[Any]:
+        tasks = [faulty_task("raise") if number == 3 else None for number in range(8)]
+        results = await asyncio.gather(*(play(four, task) for task in tasks), return_exceptions=True)
+        await until_full(four)
+        return results
+
+    results = asyncio.run(rollouts())
+    assert [number for number, result in enumerate(results) if isinstance(result, EnvFailure)] == [3]
+    assert sum(isinstance(result, dict) for result in results) == 7
+
+
+def test_a_dead_and_a_hung_environment_do_not_touch_the_others(four: EnvPool) -> None:
+    async def rollouts() -> list[Any]:
+        tasks = [None, faulty_task("die"), faulty_task("hang"), None]
+        results = await asyncio.gather(*(play(four, task) for task in tasks), return_exceptions=True)
+        assert (await until_full(four))["env/workers"] == 4.0
+        return results
+
+    results = asyncio.run(rollouts())
+    assert [getattr(result, "kind", "valid") for result in results] == ["valid", "dead", "timeout", "valid"]
+
+
+def test_a_stopped_process_is_given_up(four: EnvPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "REPLY_GRACE_S", 1.0)
+
+    async def drill() -> None:
+        with pytest.raises(EnvFailure) as caught:
+            async with four.lease() as env:
+                info = (await env.reset(faulty_task())).info
+                os.kill(info["pid"], signal.SIGSTOP)
+                await env.step([])
+        assert caught.value.kind == "timeout"
+        monkeypatch.undo()
+        await until_full(four)
+        await until(lambda: not Path(f"/proc/{info['pid']}").exists())
+
+    asyncio.run(drill())
+
+
+def test_an_idle_environment_that_dies_is_replaced(four: EnvPool) -> None:
+    async def drill() -> None:
+        info = await play(four)
+        await until_full(four)
+        os.kill(info["pid"], signal.SIGKILL)
+        numbers: dict[str, float] = {}
+        while "env/failures/dead" not in numbers:
+            numbers = await four.metrics()
+            await asyncio.sleep(0.05)
+        await until_full(four)
+
+    asyncio.run(drill())
+
+
+def test_waiting_has_a_deadline_and_an_order(closing: Callable[..., EnvPool]) -> None:
+    pool = closing()
+    order: list[int] = []
+
+    async def one(number: int) -> None:
+        async with pool.lease(timeout_s=PATIENCE_S):
+            order.append(number)
+
+    async def queue() -> None:
+        async with pool.lease(timeout_s=PATIENCE_S):
+            with pytest.raises(EnvFailure, match="no environment within") as caught:
+                async with pool.lease(timeout_s=0.2):
+                    pass
+            assert caught.value.kind == "capacity"
+            waiting = []
+            for number in range(4):
+                waiting.append(asyncio.create_task(one(number)))
+                while (await pool.metrics())["env/queued"] <= number:
+                    await asyncio.sleep(0.02)
+            waiting.pop(1).cancel()  # one of them gives up
+        await asyncio.gather(*waiting)
+
+    asyncio.run(queue())
+    assert order == [0, 2, 3]
+
+
+def test_cancellation_goes_through_and_loses_no_lease(closing: Callable[..., EnvPool]) -> None:
+    pool = closing(step_timeout_s=PATIENCE_S, options={"child": CHILD, "step_s": FOREVER_S})
+
+    async def trajectory(stepping: asyncio.Event) -> None:
+        async with pool.lease(timeout_s=PATIENCE_S) as env:
+            await env.reset(faulty_task())
+            stepping.set()
+            await env.step([])
+
+    async def drill() -> None:
+        for _ in range(2):  # the second needs what the first had
+            stepping = asyncio.Event()
+            task = asyncio.create_task(trajectory(stepping))
+            await asyncio.wait_for(stepping.wait(), PATIENCE_S)
+            await asyncio.sleep(0.1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert (await until_full(pool))["env/failures/abandoned"] >= 1.0
+
+    asyncio.run(drill())
+
+
+class Holder:
+    """Another process of the job that takes a lease and keeps it."""
+
+    async def hold(self, config: EnvPoolConfig, name: str) -> int:
+        self.env: LeasedEnv = get_env_pool(config, name).lease(timeout_s=PATIENCE_S)
+        await self.env.__aenter__()
+        return os.getpid()
+
+
+def test_a_lease_outlives_neither_its_process_nor_its_owner(closing: Callable[..., EnvPool]) -> None:
+    pool = closing(num_envs=2)
+
+    async def drill() -> None:
+        forgotten = pool.lease(timeout_s=PATIENCE_S)
+        await forgotten.__aenter__()
+        holder = ray.remote(Holder).options(num_cpus=0).remote()
+        pid = await asyncio.wait_for(holder.hold.remote(pool.config, pool.name), PATIENCE_S)
+        await asyncio.sleep(1.5 * pool.config.lease_ttl_s)
+        with pytest.raises(EnvFailure, match="no environment within"):
+            async with pool.lease(timeout_s=0.2):
+                pass  # both are held, and alive
+        os.kill(pid, signal.SIGKILL)
+        del forgotten
+        await asyncio.gather(play(pool), play(pool))
+
+    asyncio.run(drill())
+
+
+def test_the_pool_has_one_configuration(four: EnvPool) -> None:
+    assert get_env_pool(four.config, name="four") is four
+    with pytest.raises(ValueError, match="another configuration"):
+        get_env_pool(settings(num_envs=3), name="four")
+    with pytest.raises(ValueError, match="another configuration"):
+        holder = ray.remote(Holder).options(num_cpus=0).remote()
+        ray.get(holder.hold.remote(settings(num_envs=3), "four"), timeout=PATIENCE_S)
+
+
+def test_a_backend_that_never_starts_is_refused_with_its_reason(closing: Callable[..., EnvPool]) -> None:
+    pool = closing(num_envs=1, options={"start_fault": "raise"})
+    with pytest.raises(EnvFailure, match="asked to fail at start") as caught:
+        asyncio.run(play(pool))
+    assert caught.value.kind == "capacity"
+
+
+def test_a_killed_pool_comes_back_with_the_next_lease(closing: Callable[..., EnvPool]) -> None:
+    pool = closing()
+    asyncio.run(play(pool))
+    ray.kill(ray.get_actor(pool.name))
+    asyncio.run(play(pool))
+
+
+def test_closing_leaves_nothing_behind(four: EnvPool) -> None:
+    async def close() -> None:
+        pool = get_env_pool(settings(spares=1), name="closed")
+        before = len(own_processes())
+        await until_full(pool)
+        assert len(own_processes()) == before + 2
+        async with pool.lease() as env:
+            await env.reset(faulty_task("hang"))
+            hung = asyncio.create_task(env.step([]))
+            await asyncio.sleep(0.2)
+            await pool.close()
+            with pytest.raises(EnvFailure):
+                await hung
+        await pool.close()
+        await until(lambda: len(own_processes()) == before)
+        with pytest.raises(EnvFailure, match="closed"):
+            async with pool.lease():
+                pass
+
+    asyncio.run(close())
+
+
+DRIVER = """
+import asyncio, os, signal, sys, ray
+from fault_env import faulty_task
+from verl_gui.envs.pool import EnvPoolConfig, get_env_pool
+
+async def main():
+    ray.init(address=sys.argv[1], log_to_driver=False)
+    pool = get_env_pool(EnvPoolConfig("fault_env:FaultEnv", num_envs=1, options={"child": sys.argv[2]}))
+    async with pool.lease(timeout_s=60) as env:
+        await env.reset(faulty_task("hang"))
+        asyncio.create_task(env.step([]))
+        await asyncio.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def test_a_killed_driver_leaves_nothing_behind(four: EnvPool, cluster: str) -> None:
+    asyncio.run(until_full(four))
+    before = set(own_processes())
+    driver = subprocess.run([sys.executable, "-c", DRIVER, cluster, CHILD], timeout=PATIENCE_S, check=False)
+    assert driver.returncode == -signal.SIGKILL
+    asyncio.run(until(lambda: set(own_processes()) == before))
