@@ -112,10 +112,8 @@ class WatchedSocket:
                 )
 
     def _fail_with_the_error_of_the_call(self) -> None:
-        import ray
-
         self.abandon()
-        ray.get(self._call)
+        _result_of(self._call)
         raise WeightSyncError(f"Weight sync: {self._peer} returned before it had taken all weights.")
 
 
@@ -136,6 +134,12 @@ def _has_ended(call: Any) -> bool:
 
     done, _ = ray.wait([call], timeout=0)
     return bool(done)
+
+
+def _result_of(call: Any) -> Any:
+    import ray
+
+    return ray.get(call)
 
 
 def _watch_sockets(transfer: ModuleType) -> None:
