@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -14,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from verl_gui.envs import processes
 from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.cdp import CdpClosed, CdpError, CdpPipe, CdpTimeout
 from verl_gui.envs.sandbox import SandboxedProcess, SandboxSpec
@@ -153,22 +153,22 @@ class Browser:
             raise EnvFailure("reset", f"Chromium did not start: {error}; its log: {log!r}") from error
 
     def _start(self, command: list[str], spec: SandboxSpec, mode: Literal["bwrap", "none"]) -> None:
-        to_browser, from_us = os.pipe()
-        to_us, from_browser = os.pipe()
+        # Chromium wants the numbers 3 and 4, which are taken in this process: a shell moves them.
+        from_us, to_browser = processes.pipe_to_child(child_writes=False)
+        to_us, from_browser = processes.pipe_to_child(child_writes=True)
+        self._pipe = CdpPipe(from_us, to_us)
+        move = f'exec 3<&{to_browser} 4>&{from_browser} {to_browser}<&- {from_browser}>&-; exec "$@"'
         try:
-            # Chromium wants the numbers 3 and 4, which are taken in this process: a shell moves them.
-            high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in (to_browser, from_browser)]
-            shell = f'exec 3<&{high[0]} 4>&{high[1]} {high[0]}<&- {high[1]}>&-; exec "$@"'
-            wrapped = ["/bin/bash", "-c", shell, "chromium", *command]
-            try:
-                self._process = SandboxedProcess(wrapped, spec, mode=mode, pass_fds=high, stdout=self._log)
-            finally:
-                for fd in high:
-                    os.close(fd)
+            self._process = SandboxedProcess(
+                ["/bin/bash", "-c", move, "chromium", *command],
+                spec,
+                mode=mode,
+                pass_fds=[to_browser, from_browser],
+                stdout=self._log,
+            )
         finally:
             os.close(to_browser)
             os.close(from_browser)
-            self._pipe = CdpPipe(from_us, to_us)
 
     def _attach(self, boot_script: str) -> None:
         assert self._pipe is not None

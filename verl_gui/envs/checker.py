@@ -52,7 +52,8 @@ def check_env(env: GuiEnv, task: Task, seed: int | None = None, *, same_pixels: 
 
 def _check_type(env: GuiEnv) -> None:
     if not isinstance(env, GuiEnv):
-        missing = [name for name in ("screen", "reset", "step", "evaluate", "close") if not hasattr(env, name)]
+        wanted = ("screen", "reset", "step", "evaluate", "close")
+        missing = [name for name in wanted if not hasattr(env, name)]
         raise EnvCheckError(f"{type(env).__name__} lacks {', '.join(missing)}")
     if not (isinstance(env.screen, tuple) and len(env.screen) == 2 and all(n > 0 for n in env.screen)):
         raise EnvCheckError(f"screen must be (width, height) in pixels, got {env.screen!r}")

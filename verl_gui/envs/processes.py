@@ -7,6 +7,7 @@ A child asks the kernel to be signalled when its parent dies (``PR_SET_PDEATHSIG
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import queue
 import select
@@ -128,6 +129,20 @@ def _signal_group(group: int, number: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def pipe_to_child(child_writes: bool) -> tuple[int, int]:
+    """A pipe of which a child shall have one end: (our end, the child's end).
+
+    The child's end has a number over 9, so that a shell in the child can move it to a small one without
+    running into another that is still to be moved.
+    """
+    reader, writer = os.pipe()
+    ours, low = (reader, writer) if child_writes else (writer, reader)
+    try:
+        return ours, fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 10)
+    finally:
+        os.close(low)
 
 
 def read_until(fd: int, end: bytes, timeout_s: float) -> bytes:

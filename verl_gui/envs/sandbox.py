@@ -19,6 +19,7 @@ from typing import IO, Literal
 
 from verl_gui.envs import processes
 from verl_gui.envs.base import EnvFailure
+from verl_gui.envs.cgroups import ControlGroup
 
 logger = logging.getLogger(__name__)
 
@@ -114,16 +115,20 @@ class SandboxSpec:
 
     Attributes:
         read_only: host path → path inside, read-only.
-        writable: host path → path inside, writable.
         files: path inside → contents, for small read-only files.
         env: environment variables beside HOME, PATH and LANG.
+        home: host directory that is the private home inside; None gives an empty one in memory.
+        shared: host directories that have the same path inside, writable.
+        cgroup: control group with limits for everything inside; None for no such limits.
         limits: ``prlimit`` resources, such as ``{"nproc": 256}``.
     """
 
     read_only: dict[str, str] = field(default_factory=dict)
-    writable: dict[str, str] = field(default_factory=dict)
     files: dict[str, bytes] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
+    home: Path | None = None
+    shared: tuple[Path, ...] = ()
+    cgroup: ControlGroup | None = None
     limits: dict[str, int] = field(default_factory=dict)
 
 
@@ -132,8 +137,8 @@ class SandboxedProcess:
 
     Args:
         command: program and arguments, as seen inside.
-        spec: what it sees. Without bubblewrap, binds and files are the caller's business: only ``env`` and
-            ``limits`` apply, and HOME is a fresh temporary directory.
+        spec: what it sees. Without bubblewrap nothing can be hidden or shown elsewhere: ``read_only`` and
+            ``files`` are ignored.
         mode: ``bwrap`` or ``none``.
         pass_fds: descriptors it inherits, as they are.
         stdout: where its output goes.
@@ -156,21 +161,24 @@ class SandboxedProcess:
         self._home: Path | None = None
         env = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **spec.env}
         limits = ["prlimit", "--core=0", *(f"--{name}={value}" for name, value in spec.limits.items()), "--"]
+        prefix = spec.cgroup.enter_command() if spec.cgroup else []
         try:
             if mode == "none":
-                self._home = Path(tempfile.mkdtemp(prefix="verl_gui_home_"))
-                env["HOME"] = str(self._home)
+                if spec.home is None:
+                    self._home = Path(tempfile.mkdtemp(prefix="verl_gui_home_"))
+                env["HOME"] = home = str(spec.home or self._home)
                 self._process = processes.start(
-                    [*limits, *command], env=env, pass_fds=pass_fds, stdout=stdout, cwd=str(self._home)
+                    [*prefix, *limits, *command], env=env, pass_fds=pass_fds, stdout=stdout, cwd=home
                 )
             else:
-                self._start_bwrap([*limits, *command], spec, env, pass_fds, stdout)
+                self._start_bwrap(prefix, [*limits, *command], spec, env, pass_fds, stdout)
         except (OSError, EOFError, ValueError) as error:
             self.close()
             raise EnvFailure("reset", f"cannot start {command[0]}: {error}") from error
 
     def _start_bwrap(
         self,
+        prefix: Sequence[str],
         command: Sequence[str],
         spec: SandboxSpec,
         env: Mapping[str, str],
@@ -180,15 +188,16 @@ class SandboxedProcess:
         with contextlib.ExitStack() as stack:
             options = _isolation()
             inherited = list(pass_fds)
-            for path in _SYSTEM_FILES:
-                options += ["--ro-bind-try", path, path]
-            for path in ("/tmp", "/run", "/dev/shm"):
-                options += ["--tmpfs", path]
-            options += ["--dir", HOME, "--dir", "/run/user/1000"]
+            for system_file in _SYSTEM_FILES:
+                options += ["--ro-bind-try", system_file, system_file]
+            for volatile in ("/tmp", "/run", "/dev/shm"):
+                options += ["--tmpfs", volatile]
+            options += ["--bind", str(spec.home), HOME] if spec.home else ["--dir", HOME]
+            options += ["--dir", "/run/user/1000"]
             for host, inside in spec.read_only.items():
                 options += ["--ro-bind", host, inside]
-            for host, inside in spec.writable.items():
-                options += ["--bind", host, inside]
+            for path in spec.shared:
+                options += ["--bind", str(path), str(path)]
             for inside, content in {"/etc/passwd": _PASSWD, "/etc/group": _GROUP, **spec.files}.items():
                 fd = _memory_file(content)
                 stack.callback(os.close, fd)
@@ -202,7 +211,7 @@ class SandboxedProcess:
             stack.callback(os.close, info_reader)
             try:
                 self._process = processes.start(
-                    ["bwrap", *options, "--info-fd", str(info_writer), "--", *command],
+                    [*prefix, "bwrap", *options, "--info-fd", str(info_writer), "--", *command],
                     env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
                     pass_fds=[*inherited, info_writer],
                     stdout=stdout,

@@ -54,6 +54,10 @@ class Framebuffer:
         pixels = self._map[self._start : self._start + self._stride * rows]
         return Image.frombytes("RGB", (self.size[0], rows), pixels, "raw", "BGRX", self._stride)
 
+    def snapshot(self) -> bytes:
+        """The raw pixels now, to be compared with another look."""
+        return self._map[self._start :]
+
     def pixel(self, x: int, y: int) -> int:
         """The colour of one pixel as 0xRRGGBB."""
         start = self._start + y * self._stride + 4 * x
