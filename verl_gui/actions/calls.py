@@ -3,6 +3,9 @@
 Models don't escape reliably, so a quoted value ends at the first unescaped quote that can only be the end:
 one followed by the next known argument, or by the closing bracket and the end of the line. Every other quote
 belongs to the value. All scans go forward only, so the time is linear in the length of the answer.
+
+An answer may break off after a coordinate argument, whose numbers show by themselves whether they are whole.
+After any other argument it may not: half a text looks like a text.
 """
 
 from __future__ import annotations
@@ -97,7 +100,7 @@ def _read_call(text: str, start: int, end: int, signatures: Mapping[str, Signatu
         if key in arguments:
             raise ActionFormatError(f"argument {key!r} is given twice", text, value.text, value.position)
         arguments[key] = value
-        if not value.closed:
+        if key in signature.boxes and position == end:
             return Call(name.group(), arguments, start, end)
 
 

@@ -1,7 +1,7 @@
 """Key names: one canonical set, and how the spellings of models map to it.
 
-The canonical names are those that pyautogui knows on X11 and that a usual keyboard has there, so that the same
-action works through every executor. The others (F13, Select) would do nothing, silently.
+The canonical names are those that pyautogui knows on X11 and that a usual keyboard has there, so that the
+same action works through every executor. The others (F13, Select) would do nothing, silently.
 """
 
 from __future__ import annotations

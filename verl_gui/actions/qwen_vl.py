@@ -84,7 +84,8 @@ ACTIONS = (
 _BY_NAME = {entry.name: entry for entry in ACTIONS}
 
 _OPENING = "<tool_call>"
-_CALL = re.compile(r"\s*<tool_call>(.*?)</tool_call>\s*", re.DOTALL)
+_OPEN = re.compile(r"\s*<tool_call>\s*")
+_CLOSE = re.compile(r"\s*</tool_call>\s*")
 
 
 class _Refused(ValueError):
@@ -106,14 +107,8 @@ class QwenVlGrammar(Grammar):
         actions = []
         position = opening
         while position < end:
-            call = _CALL.match(text, position, end)
-            if call is None:
-                raise ActionFormatError("expected a closed tool call", text, text[position:end], position)
-            try:
-                actions.append(_read(_arguments(call.group(1)), frame, screen))
-            except (_Refused, UnknownKeyError, OutOfFrameError) as error:
-                raise ActionFormatError(str(error), text, call.group(1), call.start(1)) from error
-            position = call.end()
+            action, position = _read_call(text, position, end, frame, screen)
+            actions.append(action)
         return Response(text[start:opening].strip(), actions, text)
 
     def format(self, actions: Sequence[Action], *, thought: str = "", frame: Size, screen: Size) -> str:
@@ -159,12 +154,35 @@ class QwenVlGrammar(Grammar):
         )
 
 
-def _arguments(body: str) -> dict[str, Any]:
-    """The checked arguments of one call: a known action, with known parameters of the right types."""
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_JSON = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _read_call(text: str, start: int, end: int, frame: Size, screen: Size) -> tuple[Action, int]:
+    """The call that begins at ``start``, and where it ends."""
+    opening = _OPEN.match(text, start, end)
+    if opening is None:
+        raise ActionFormatError("there is more after the call", text, text[start:end], start)
     try:
-        call = json.loads(body, parse_constant=_no_constant)
+        call, json_end = _JSON.raw_decode(text, opening.end())
     except (ValueError, RecursionError) as error:
-        raise _Refused(f"not JSON: {str(error)[:80]}") from error
+        reason = f"the call isn't JSON: {str(error)[:80]}"
+        raise ActionFormatError(reason, text, text[start:end], start) from error
+    closing = _CLOSE.match(text, json_end, end)
+    if closing is None:
+        raise ActionFormatError("the call isn't closed", text, text[start:end], start)
+    try:
+        return _read(_arguments(call), frame, screen), closing.end()
+    except (_Refused, UnknownKeyError, OutOfFrameError) as error:
+        piece = text[opening.end() : json_end]
+        raise ActionFormatError(str(error), text, piece, opening.end()) from error
+
+
+def _arguments(call: object) -> dict[str, Any]:
+    """The checked arguments of one call: a known action, with known parameters of the right types."""
     if not isinstance(call, dict) or set(call) != {"name", "arguments"} or call["name"] != TOOL:
         raise _Refused(f"a call is an object with the name {TOOL!r} and arguments")
     arguments = call["arguments"]
@@ -181,10 +199,6 @@ def _arguments(body: str) -> dict[str, Any]:
     if unknown:
         raise _Refused(f"{entry.name} takes no {min(unknown)[:40]!r}")
     return arguments
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _read(arguments: dict[str, Any], frame: Size, screen: Size) -> Action:
