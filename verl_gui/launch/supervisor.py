@@ -26,7 +26,6 @@ logger = logging.getLogger(__name__)
 
 LOG_FILE = "train.log"
 RUN_FILE = "run.json"
-TRAJECTORIES = "trajectories"
 
 _LOOK_EVERY_SECONDS = 0.2
 _GUARD_EXTRA_SECONDS = 40.0  # what the guard may need beyond the command's grace
@@ -198,7 +197,7 @@ class _Run:
 
 
 def environment(directory: Path, scratch: Path) -> dict[str, str]:
-    """The command's environment: where its metrics, trajectories and temporary files go.
+    """The command's environment: where its metrics and temporary files go.
 
     ``TMPDIR`` also moves Ray's session directory, so a run neither joins nor disturbs another Ray on this
     machine; set ``RAY_ADDRESS`` to use a running cluster.
@@ -207,7 +206,6 @@ def environment(directory: Path, scratch: Path) -> dict[str, str]:
         **os.environ,
         "VERL_FILE_LOGGER_PATH": str(directory / metrics.METRICS_FILE),
         "VERL_GUI_RUN_DIR": str(directory),
-        "VERL_GUI_TRAJECTORY_DIR": str(directory / TRAJECTORIES),
         "TENSORBOARD_DIR": str(directory / "tensorboard"),
         "TMPDIR": str(scratch),
         "PYTHONUNBUFFERED": "1",

@@ -19,17 +19,16 @@ logger = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
 
+_VALIDATION = r"val-(?:core|aux)/.+/{}/mean@\d+"  # verl: section/data source/reward field/statistic
+
 VALIDATION_SUCCESS = (
-    r"success/val(?:idation)?(?:/rate|/mean)?",
-    r"val-(?:core|aux)/.+/(?:success|acc|score)/mean@\d+",
-    r"val-(?:core|aux)/.+/reward/mean@\d+",
+    r"success/val(?:idation)?(?:/mean)?",
+    _VALIDATION.format("acc"),
+    _VALIDATION.format("success"),
+    _VALIDATION.format("score"),
+    _VALIDATION.format("reward"),
 )
-TRAIN_SUCCESS = (
-    r"success/(?:train|rate|mean)(?:/rate|/mean)?",
-    r"reward/score(?:/mean)?",
-    r"critic/score/mean",
-)
-REWARD = (r"critic/rewards/mean", r"critic/score/mean", r"reward/mean")
+TRAIN_SUCCESS = (r"success/(?:train|mean)(?:/mean)?", r"reward/score(?:/mean)?", r"critic/score/mean")
 
 
 def parse_line(line: str | bytes) -> tuple[int, dict[str, float]] | None:
