@@ -50,6 +50,7 @@ _FLAGS = (
     "--disable-renderer-backgrounding",
     "--disable-hang-monitor",
     "--disable-smooth-scrolling",
+    "--allow-file-access-from-files",  # a document may look into the frames it holds
     "--force-prefers-reduced-motion",
     "--force-color-profile=srgb",
     "--disable-lcd-text",
@@ -91,7 +92,8 @@ class Browser:
         xserver: the display it fills.
         scale: device pixels per CSS pixel.
         mode: sandbox mode.
-        pages: host directory → directory inside, of the pages it may show.
+        pages: host directory → directory inside the sandbox, of the files it may show.
+        start: address of the first document.
         boot_script: JavaScript that runs in every page before the page's own.
         policies: Chromium policies, enforced inside the sandbox.
         window: width and height of the window in CSS pixels; may exceed the display.
@@ -107,6 +109,7 @@ class Browser:
         scale: float,
         mode: Literal["bwrap", "none"],
         pages: Mapping[str, str],
+        start: str,
         boot_script: str,
         policies: Mapping[str, Any],
         window: tuple[int, int],
@@ -143,7 +146,7 @@ class Browser:
         ]
         try:
             self._start(command, spec, mode)
-            self._attach(boot_script)
+            self._attach(boot_script, start)
         except CdpTimeout as error:
             self.close()
             raise EnvFailure("timeout", f"Chromium did not come up: {error}") from error
@@ -170,7 +173,7 @@ class Browser:
             os.close(to_browser)
             os.close(from_browser)
 
-    def _attach(self, boot_script: str) -> None:
+    def _attach(self, boot_script: str, start: str) -> None:
         assert self._pipe is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
@@ -186,6 +189,7 @@ class Browser:
             ("Page.enable", {}),
             ("Page.addScriptToEvaluateOnNewDocument", {"source": boot_script}),
             ("Emulation.setFocusEmulationEnabled", {"enabled": True}),
+            ("Page.navigate", {"url": start}),
         ):
             self.call(method, params, timeout_s=deadline - time.monotonic())
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
+import shutil
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from verl_gui.actions import Action
@@ -18,6 +22,9 @@ from verl_gui.envs.miniwob.page import (
     PAGES_INSIDE,
     POLICIES,
     SENTINEL_KEY,
+    STAGE_FILE,
+    STAGE_HTML,
+    STAGE_INSIDE,
     STAMP_ROWS,
     VIEWPORT,
     boot_script,
@@ -49,6 +56,7 @@ class MiniwobEnv:
         scale: screen pixels per CSS pixel.
         sandbox: see :func:`verl_gui.envs.sandbox.choose_mode`.
         show_cursor: draw the pointer into the screenshots.
+        kept_pages: how many tasks' pages stay loaded, at some 5 MiB each.
         call_timeout_s: how long the page may take for one answer before it counts as hung.
 
     Raises:
@@ -70,6 +78,7 @@ class MiniwobEnv:
         *,
         sandbox: SandboxMode = "auto",
         show_cursor: bool = True,
+        kept_pages: int = 8,
         call_timeout_s: float = 10.0,
     ) -> None:
         if scale <= 0 or screen[0] < 160 * scale or screen[1] < 210 * scale:
@@ -78,6 +87,7 @@ class MiniwobEnv:
         self.scale = float(scale)
         self._mode = choose_mode(sandbox)
         self._show_cursor = show_cursor
+        self._kept_pages = max(1, kept_pages)
         self._call_timeout_s = call_timeout_s
         self._pages = pages_directory()
         self._xserver: XServer | None = None
@@ -89,7 +99,13 @@ class MiniwobEnv:
         self._strip = round(STAMP_ROWS * self.scale)
         self._terminated = True
         self._closed = False
-        self._ensure_running()
+        self._stage_directory = Path(tempfile.mkdtemp(prefix="verl_gui_stage_"))
+        (self._stage_directory / STAGE_FILE).write_text(STAGE_HTML)
+        try:
+            self._ensure_running()
+        except BaseException:
+            self.close()
+            raise
 
     # -- GuiEnv ---------------------------------------------------------------------------------------
 
@@ -134,7 +150,7 @@ class MiniwobEnv:
         Raises:
             EnvFailure: ``evaluate``, ``timeout`` or ``dead``.
         """
-        state = self.script("verlGui.state()", kind="evaluate")
+        state = self._stage("state()", kind="evaluate")
         return min(1.0, max(0.0, float(state["reward"] or 0.0))) if state["done"] else 0.0
 
     def close(self) -> None:
@@ -142,19 +158,24 @@ class MiniwobEnv:
         self._closed = True
         self._terminated = True
         self._stop()
+        shutil.rmtree(self._stage_directory, ignore_errors=True)
 
     # -- for experts ----------------------------------------------------------------------------------
 
     def script(self, expression: str, *, kind: FailureKind = "step") -> Any:
-        """Value of a JavaScript expression in the page.
+        """Value of a JavaScript expression in the task's page.
 
         Raises:
             EnvFailure: ``kind`` if the script throws, else ``timeout`` or ``dead``.
         """
+        return self._stage(f"evaluate({json.dumps(expression)})", kind=kind)
+
+    def _stage(self, call: str, *, kind: FailureKind) -> Any:
+        """Call a function of the stage (see :mod:`.page`)."""
         if self._browser is None:
             raise EnvFailure("dead", "Chromium is not running; reset() starts it again")
         try:
-            return self._browser.evaluate(expression, timeout_s=self._call_timeout_s)
+            return self._browser.evaluate(f"verlGui.{call}", timeout_s=self._call_timeout_s)
         except CdpTimeout as error:
             raise EnvFailure("timeout", f"the page does not answer: {error}") from error
         except CdpClosed as error:
@@ -179,7 +200,7 @@ class MiniwobEnv:
         self._show(name)
         self._tap_sentinel()
         arguments = f"'seed {seed}', {self._sentinels}, '{self._next_stamp()}'"
-        started = self.script(f"verlGui.start({arguments})", kind="reset")
+        started = self._stage(f"start({arguments})", kind="reset")
         if not started["ready"]:
             raise EnvFailure("reset", f"the page {name} did not become ready")
         if not self._wait_for_stamp():
@@ -188,24 +209,15 @@ class MiniwobEnv:
         return self._observe({"instruction": started["instruction"], "seed": seed})
 
     def _show(self, name: str) -> None:
-        """Bring the page ``name`` up, if it is not."""
-        url = self._url(name)
-        if self._page == name and self.script("location.href", kind="reset") == url:
-            return
+        """Bring the page ``name`` up."""
         self._page = None
-        assert self._browser is not None
-        try:
-            self._browser.call("Page.navigate", {"url": url}, timeout_s=self._call_timeout_s)
-        except CdpTimeout as error:
-            raise EnvFailure("timeout", str(error)) from error
-        except (CdpClosed, CdpError) as error:
-            raise EnvFailure("reset", str(error)) from error
-        self.script(f"verlGui.loaded({900 * self._call_timeout_s:.0f})", kind="reset")
-        self._page, self._sentinels = name, 0
+        url = json.dumps(f"{self._address(self._pages, PAGES_INSIDE)}/miniwob/{name}.html")
+        self._stage(f"show({url}, {self._kept_pages}, {900 * self._call_timeout_s:.0f})", kind="reset")
+        self._page = name
 
-    def _url(self, name: str) -> str:
-        root = PAGES_INSIDE if self._mode == "bwrap" else str(self._pages)
-        return f"file://{root}/miniwob/{name}.html"
+    def _address(self, host: Path, inside: str) -> str:
+        """URL of a directory as the browser sees it."""
+        return f"file://{inside}" if self._mode == "bwrap" else host.as_uri()
 
     def _act(self, actions: Sequence[Action]) -> dict[str, Any]:
         """Perform actions and return the page's state once it has handled them and painted."""
@@ -219,7 +231,7 @@ class MiniwobEnv:
                 raise EnvFailure("step", str(error)) from error
             self._tap_sentinel()
         arguments = f"{self._sentinels}, {_INPUT_PATIENCE_MS}, '{self._next_stamp()}'"
-        state = self.script(f"verlGui.settle({arguments})")
+        state = self._stage(f"settle({arguments})", kind="step")
         state["painted"] = self._wait_for_stamp()
         return state
 
@@ -262,13 +274,14 @@ class MiniwobEnv:
             self._xserver = XServer(display_size, show_cursor=self._show_cursor)
             self._executor = X11Executor(self._xserver.display, str(self._xserver.authority))
         if self._browser is None:
-            self._page = None
+            self._page, self._sentinels = None, 0
             width, height = (math.ceil(pixels / self.scale) for pixels in self.screen)
             self._browser = Browser(
                 self._xserver,
                 scale=self.scale,
                 mode=self._mode,
-                pages={str(self._pages): PAGES_INSIDE} if self._mode == "bwrap" else {},
+                pages={str(self._pages): PAGES_INSIDE, str(self._stage_directory): STAGE_INSIDE},
+                start=f"{self._address(self._stage_directory, STAGE_INSIDE)}/{STAGE_FILE}",
                 boot_script=boot_script(stamp_top=self.screen[1] / self.scale),
                 policies=POLICIES,
                 # The window may reach beyond the screen. One of exactly its size is made a pixel smaller.

@@ -1,4 +1,8 @@
-"""What is put into every MiniWoB++ page: it makes the page deterministic, quiet and observable."""
+"""What is put into MiniWoB++ pages to make them deterministic, quiet and observable, and quick to change.
+
+The browser shows one document, the *stage*, which holds a task's page in a frame as large as itself. Frames of
+the tasks shown last are kept, because loading a page costs ten times more than starting an episode on it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,27 @@ from pathlib import Path
 PAGES_INSIDE = "/srv/html"
 """Where the pages lie in the sandbox."""
 
+STAGE_INSIDE = "/srv/stage"
+"""Where the stage lies in the sandbox."""
+
+STAGE_FILE = "stage.html"
+
+STAGE_HTML = """<!DOCTYPE html>
+<title>stage</title>
+<style>
+  html, body { margin: 0; overflow: hidden; background: #555; }
+  iframe { position: fixed; left: 0; top: 0; width: 100vw; height: 100vh; border: 0; background: #555; }
+  iframe:not(.shown) { display: none; }
+</style>
+<body></body>
+"""
+
 SENTINEL_KEY = "Control_R"
 """A key whose press means nothing to a page; it marks the end of the input of one step."""
 
 POLICIES = {
     "URLBlocklist": ["*"],
-    "URLAllowlist": [f"file://{PAGES_INSIDE}", "about:blank"],
+    "URLAllowlist": [f"file://{PAGES_INSIDE}", f"file://{STAGE_INSIDE}", "about:blank"],
     "AllowFileSelectionDialogs": False,
     "PrintingEnabled": False,
     "DownloadRestrictions": 3,
@@ -76,29 +95,22 @@ _BOOT_SCRIPT = r"""
       height: STAMP_ROWSpx !important; z-index: 2147483647 !important; pointer-events: none !important;
     }`);
   document.adoptedStyleSheets = [sheet];
-
-  const frame = () => new Promise(done => {
-    const late = setTimeout(done, 100);  // a page that is not painted has no frames
-    requestAnimationFrame(() => { clearTimeout(late); done(); });
-  });
-  const frames = async count => { while (count-- > 0) await frame(); };
   const pause = ms => new Promise(done => setTimeout(done, ms));
 
+  // In every document: what belongs to the browser, not to the page, does nothing.
   const EDITING = /^[acvxyz]$|^Arrow|^Home$|^End$|^Backspace$|^Delete$|^Insert$/i;
-  let sentinels = 0;
   const onKey = event => {
     if (event.code === 'SENTINEL_CODE') {
       event.stopImmediatePropagation();
       event.preventDefault();
-      if (event.type === 'keyup') sentinels += 1;
+      if (event.type === 'keyup') top.verlGui.hear();
     } else if (/^F\d+$/.test(event.key) || event.key.startsWith('Browser') ||
                event.altKey && /^Arrow|^Home$/.test(event.key) ||
                (event.ctrlKey || event.metaKey) && !EDITING.test(event.key)) {
-      event.preventDefault();  // commands of the browser, not of the page
+      event.preventDefault();
     }
   };
   for (const type of ['keydown', 'keypress', 'keyup']) addEventListener(type, onKey, true);
-  // No menu, no new tab, no dragging of addresses: the browser is not part of the task.
   for (const type of ['contextmenu', 'auxclick'])
     addEventListener(type, event => event.preventDefault(), true);
   addEventListener('dragstart', event => { if (event.target.href) event.preventDefault(); }, true);
@@ -108,13 +120,45 @@ _BOOT_SCRIPT = r"""
   window.print = () => {};
   window.open = () => null;
 
+  if (window !== top) {
+    window.verlGuiPage = {
+      loaded: () => typeof core !== 'undefined' && typeof genProblem !== 'undefined' && !!core.cover_div,
+      state: () => ({done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL}),
+      async start(seed) {
+        if (window.jQuery) jQuery.fx.off = true;
+        core.EPISODE_MAX_TIME = 1e8;
+        core.countdownTimer = core.clearTimer = () => {};  // of the board that is hidden
+        Math.seedrandom(seed);
+        document.activeElement?.blur();
+        core.startEpisodeReal();
+        for (let i = 0; i < 200 && !WOB_TASK_READY; i++) await pause(10);
+        return WOB_TASK_READY;
+      },
+      instruction() {
+        const utterance = core.getUtterance();
+        return utterance.utterance ?? utterance;
+      },
+    };
+    return;
+  }
+
+  const frame = () => new Promise(done => {
+    const late = setTimeout(done, 100);  // a page that is not painted has no frames
+    requestAnimationFrame(() => { clearTimeout(late); done(); });
+  });
+  const frames = async count => { while (count-- > 0) await frame(); };
+
+  const kept = new Map();  // address -> its frame, the one shown last at the end
+  let shown = null, sentinels = 0;
   const stamp = document.createElement('div');
   stamp.id = 'verl-gui-stamp';
   const paint = color => {
     stamp.style.background = color;
-    document.documentElement.append(stamp);
+    document.body.append(stamp);
   };
-
+  // A page that the agent has left is no task any more.
+  const at = url => { try { return shown.contentWindow.location.href === url; } catch { return false; } };
+  const page = () => shown && at(shown.src) ? shown.contentWindow.verlGuiPage : null;
   const heard = async (expected, patience) => {
     const end = performance.now() + patience;
     while (sentinels < expected && performance.now() < end) await pause(1);
@@ -123,41 +167,43 @@ _BOOT_SCRIPT = r"""
     return all;
   };
 
-  const state = () => ({
-    done: typeof core === 'undefined' ? null : WOB_DONE_GLOBAL,
-    reward: typeof core === 'undefined' ? null : WOB_RAW_REWARD_GLOBAL,
-    url: location.href,
-  });
-
-  const loaded = () => typeof core !== 'undefined' && typeof genProblem !== 'undefined' && !!core.cover_div;
-
   window.verlGui = {
-    state,
-    async loaded(patience) {
+    hear() { sentinels += 1; },
+    state: () => page()?.state() ?? {done: null, reward: null},
+    evaluate: code => shown.contentWindow.eval(code),
+    async show(url, limit, patience) {
+      while (!document.body) await pause(2);
+      shown?.classList.remove('shown');
+      shown = kept.get(url);
+      if (shown && !page()) shown.remove();
+      if (!shown?.isConnected) {
+        shown = document.createElement('iframe');
+        shown.src = url;
+        document.body.append(shown);
+      }
+      kept.delete(url);
+      kept.set(url, shown);
+      for (const [old, stale] of [...kept].slice(0, -limit)) { stale.remove(); kept.delete(old); }
+      shown.classList.add('shown');
       const end = performance.now() + patience;
-      while (!loaded()) {
-        if (performance.now() > end) throw new Error('the page has no task');
+      while (!page()?.loaded()) {
+        if (performance.now() > end) throw new Error('the page has no task: ' + url);
         await pause(2);
       }
+      shown.contentWindow.focus();
     },
     async start(seed, expected, color) {
       await heard(expected, 1000);  // what the last episode left of input must not reach this one
-      if (window.jQuery) jQuery.fx.off = true;
-      core.EPISODE_MAX_TIME = 1e8;
-      Math.seedrandom(seed);
-      document.activeElement?.blur();
-      core.startEpisodeReal();
-      for (let i = 0; i < 200 && !WOB_TASK_READY; i++) await pause(10);
+      const ready = await page().start(seed);
       await frames(2);
       paint(color);
-      const utterance = core.getUtterance();
-      return {instruction: utterance.utterance ?? utterance, ready: WOB_TASK_READY};
+      return {instruction: page().instruction(), ready};
     },
     async settle(expected, patience, color) {
       const handled = await heard(expected, patience);
       await frames(2);
       paint(color);
-      return {...state(), handled};
+      return {...this.state(), handled};
     },
   };
 })();
@@ -165,7 +211,7 @@ _BOOT_SCRIPT = r"""
 
 
 def boot_script(stamp_top: float) -> str:
-    """The script that runs in every page before the page's own.
+    """The script that runs in every document before the document's own.
 
     Args:
         stamp_top: where the stamp goes, in CSS pixels from the top.
