@@ -17,7 +17,7 @@ SEEDS = [case["raw"] for case in CASES if case["kind"] == "parse"]
 
 @pytest.mark.parametrize("grammar", GRAMMARS)
 @given(frame=SIZES, screen=SIZES, data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_reading_what_was_written_gives_the_same_actions(grammar, frame, screen, data) -> None:
     frame = get_grammar(grammar).frame or frame
     made = data.draw(st.lists(actions(frame, screen), min_size=1, max_size=4))
@@ -29,7 +29,7 @@ def test_reading_what_was_written_gives_the_same_actions(grammar, frame, screen,
 
 
 @given(frame=SIZES, screen=SIZES, data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_source_calls_three_modules_with_literals_only(frame, screen, data) -> None:
     made = data.draw(st.lists(actions(frame, screen), min_size=1, max_size=4))
     source = to_pyautogui(made)
@@ -40,7 +40,7 @@ def test_source_calls_three_modules_with_literals_only(frame, screen, data) -> N
 
 
 @given(text=st.one_of(st.text(), texts(), st.lists(HOSTILE | st.sampled_from(SEEDS)).map("".join)))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @pytest.mark.parametrize("grammar", GRAMMARS)
 def test_any_text_is_a_response_or_a_format_error(grammar, text) -> None:
     try:

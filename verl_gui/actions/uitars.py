@@ -202,7 +202,7 @@ def _to_action(call: Call, text: str, frame: Size, screen: Size) -> Action:
     if END in values:
         fields["end_x"], fields["end_y"] = _read_point(values[END], text, frame, screen)
     if CONTENT in values:
-        fields["text"] = _ESCAPE.sub(lambda found: _UNESCAPED[found.group()], values[CONTENT].text)
+        fields["text"] = _unescape(values[CONTENT])
     if KEY in values:
         fields["keys"] = _read_keys(values[KEY], text)
     if DIRECTION in values:
@@ -237,9 +237,13 @@ def _read_point(value: Value, text: str, frame: Size, screen: Size) -> Point:
         raise error(str(cause)) from cause
 
 
+def _unescape(value: Value) -> str:
+    return _ESCAPE.sub(lambda found: _UNESCAPED[found.group()], value.text)
+
+
 def _read_keys(value: Value, text: str) -> tuple[str, ...]:
     try:
-        return split_combination(value.text)
+        return split_combination(_unescape(value))
     except UnknownKeyError as error:
         raise ActionFormatError(str(error), text, value.text, value.position) from error
 
@@ -261,7 +265,7 @@ def _write_call(action: Action, frame: Size, screen: Size) -> str:
     if action.text is not None:
         values[CONTENT] = action.text.translate(_ESCAPED)
     if action.keys is not None:
-        values[KEY] = " ".join(action.keys)
+        values[KEY] = " ".join(action.keys).translate(_ESCAPED)
     if action.direction is not None:
         values[DIRECTION] = action.direction
     unsaid = [key for key in entry.arguments if key not in values]
