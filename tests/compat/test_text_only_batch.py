@@ -17,6 +17,8 @@ TEXT = {
     "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "num_key_value_heads": 2,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]},
 }
 VISION = {"depth": 1, "num_heads": 2, "patch_size": 14, "spatial_merge_size": 2, "in_channels": 3}
@@ -33,9 +35,13 @@ def model(request):
     }
     if request.param == "qwen2_vl":
         vision = {**VISION, "embed_dim": 32, "hidden_size": 32, "mlp_ratio": 1}
-        return Qwen2VLForConditionalGeneration(Qwen2VLConfig(text_config=TEXT, vision_config=vision, **ids))
+        return Qwen2VLForConditionalGeneration(
+            Qwen2VLConfig(text_config=TEXT, vision_config=vision, **ids)
+        ).model
     vision = {**VISION, "hidden_size": 32, "intermediate_size": 32, "out_hidden_size": 32, "window_size": 112}
-    return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=TEXT, vision_config=vision, **ids))
+    return Qwen2_5_VLForConditionalGeneration(
+        Qwen2_5_VLConfig(text_config=TEXT, vision_config=vision, **ids)
+    ).model
 
 
 def test_released_verl_crashes(released, model):
@@ -52,7 +58,7 @@ def test_text_only_batch_gets_its_text_embeddings(repaired, model):
 def test_vision_tower_stays_in_the_graph_with_zero_gradient(repaired, model):
     embeds, _ = repaired(text_only_batch.BRIDGE)._get_input_embeds(model, torch.tensor([[1, 2, 3]]))
     embeds.sum().backward()
-    gradients = [p.grad for p in model.model.visual.parameters()]
+    gradients = [p.grad for p in model.visual.parameters()]
     assert all(g is not None and not g.any() for g in gradients)
 
 

@@ -1,4 +1,4 @@
-"""In a process of its own: vLLM's linear layers want a process group and a platform."""
+"""In a process of its own: vLLM settles its platform and plugins once."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ vllm_name.install()
 from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 torch.manual_seed(0)
 layer = torch.nn.Module()
-UnquantizedLinearMethod().create_weights(layer, 32, [32], 32, 32, torch.float32, weight_loader=None)
+layer.weight = torch.nn.Parameter(torch.randn(32, 32), requires_grad=False)
 layer.bias = None
 inputs = torch.randn(4, 32)
 for _ in range(3):

@@ -7,7 +7,7 @@ import psutil
 import pytest
 import torch
 import verl
-from verl.plugin.platform import PlatformRegistry, platform_manager
+from verl.plugin.platform import PlatformBase, PlatformRegistry, platform_manager
 
 from verl_gui.platforms import cpu
 from verl_gui.platforms.cpu import PlatformCPU, device_module
@@ -15,13 +15,14 @@ from verl_gui.platforms.cpu import PlatformCPU, device_module
 VERL_SOURCES = Path(verl.__file__).parent
 
 
-class AvailablePlatform(PlatformCPU.__base__):
+class AvailablePlatform(PlatformBase):
     """Some accelerator that is there."""
-
-    __abstractmethods__ = frozenset()
 
     def is_platform_available(self, use_smi_check=False):
         return True
+
+
+AvailablePlatform.__abstractmethods__ = frozenset()  # only asked whether it is there
 
 
 class BrokenPlatform(AvailablePlatform):
