@@ -10,12 +10,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from verl_gui.envs import processes
 from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.cdp import CdpClosed, CdpError, CdpPipe, CdpTimeout
+from verl_gui.envs.leftovers import private_directory
 from verl_gui.envs.sandbox import SandboxedProcess, SandboxSpec
 from verl_gui.envs.xserver import XServer
 
@@ -117,7 +117,7 @@ class Browser:
         self._pipe: CdpPipe | None = None
         self._process: SandboxedProcess | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # nameless: nothing is left when it is closed
-        self._profile = Path(tempfile.mkdtemp(prefix="verl_gui_chromium_")) if mode == "none" else None
+        self._profile = private_directory("chromium") if mode == "none" else None
         spec = SandboxSpec(
             read_only={
                 str(xserver.socket_path): str(xserver.socket_path),

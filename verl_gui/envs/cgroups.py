@@ -6,13 +6,13 @@ import contextlib
 import logging
 import os
 import time
-import uuid
 from pathlib import Path
+
+from verl_gui.envs.leftovers import owned_name, owner_is_dead
 
 logger = logging.getLogger(__name__)
 
 _ROOT = Path("/sys/fs/cgroup")
-_PREFIX = "verl_gui_"
 
 
 class ControlGroup:
@@ -31,7 +31,7 @@ class ControlGroup:
         if parents is None:
             return None
         _remove_orphans(parents)
-        name = f"{_PREFIX}{os.getpid()}_{uuid.uuid4().hex[:8]}"
+        name = owned_name("group")
         group = cls([parent / name for parent in parents])
         memory, tasks = group.directories[0], group.directories[-1]
         try:
@@ -82,8 +82,7 @@ def _parents() -> list[Path] | None:
 def _remove_orphans(parents: list[Path]) -> None:
     """Remove groups whose makers are dead."""
     for parent in parents:
-        for directory in parent.glob(f"{_PREFIX}*"):
-            owner = directory.name.removeprefix(_PREFIX).partition("_")[0]
-            if owner.isdigit() and not Path("/proc", owner).exists():
+        for directory in parent.glob("verl-gui-*"):
+            if owner_is_dead(directory.name):
                 with contextlib.suppress(OSError):
                     directory.rmdir()

@@ -11,7 +11,6 @@ import select
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import IO, Literal
 from verl_gui.envs import processes
 from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.cgroups import ControlGroup
+from verl_gui.envs.leftovers import private_directory
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class SandboxedProcess:
         try:
             if mode == "none":
                 if spec.home is None:
-                    self._home = Path(tempfile.mkdtemp(prefix="verl_gui_home_"))
+                    self._home = private_directory("home")
                 env["HOME"] = home = str(spec.home or self._home)
                 self._process = processes.start(
                     [*prefix, *limits, *command], env=env, pass_fds=pass_fds, stdout=stdout, cwd=home

@@ -6,7 +6,6 @@ import contextlib
 import os
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from verl_gui.actions.x11_display import deadline, open_display
 from verl_gui.envs import processes
 from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.display_number import DisplayNumber
+from verl_gui.envs.leftovers import private_directory
 from verl_gui.envs.screen import Framebuffer
 
 _START_TIMEOUT_S = 20.0
@@ -52,7 +52,7 @@ class XServer:
         self.screen = screen
         self._framebuffer: Framebuffer | None = None
         self._connection: Any = None
-        self.directory = Path(tempfile.mkdtemp(prefix="verl_gui_x_"))
+        self.directory = private_directory("x")
         self.authority = self.directory / "Xauthority"
         cookie = secrets.token_bytes(16)
         # Any host name, any display: the sandbox has a host name of its own.

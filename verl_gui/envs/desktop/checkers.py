@@ -1,7 +1,7 @@
 """Checkers of desktop tasks: scores from files, windows and command output, never from pixels.
 
-An evaluator has OSWorld's form: ``func`` (a name, or a list with ``conj`` "and" / "or"), and for each function
-a ``result`` (what to look at) and an ``expected`` (``{"type": "rule", "rules": {...}}``):
+An evaluator has OSWorld's form: ``func`` (a name, or a list with ``conj`` "and" / "or"), and for each
+function a ``result`` (what to look at) and an ``expected`` (``{"type": "rule", "rules": {...}}``):
 
 ==================  ============================  ====================================================
 ``func``            ``result``                    rules
@@ -107,7 +107,7 @@ def _parts(task: Task) -> list[tuple[str, Facts, Facts]]:
         functions, results, expected = [functions], [results], [expected]
     lists = [[None] * len(functions) if values is None else values for values in (results, expected)]
     if not all(isinstance(values, list) and len(values) == len(functions) for values in lists):
-        raise TaskFormatError(task.id, "evaluator", f"{len(functions)} functions need as many results and rules")
+        raise TaskFormatError(task.id, "evaluator", f"{len(functions)} functions need as many results, rules")
     return [
         (name, result or {}, (rule or {}).get("rules", {}))
         for name, result, rule in zip(functions, *lists, strict=True)

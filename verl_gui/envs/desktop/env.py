@@ -37,8 +37,8 @@ _GTK2_SETTINGS = b"gtk-cursor-blink = 0\ngtk-recent-files-max-age = 0\n"
 class DesktopEnv:
     """openbox and real programs in a sandbox, on Xvfb. Implements ``GuiEnv``.
 
-    Every reset starts a new X server, a new sandbox and a new home directory, so nothing of an earlier episode
-    is left. Tasks have OSWorld's form, with the steps of :mod:`.setup_steps` and the checkers of
+    Every reset starts a new X server, a new sandbox and a new home directory, so nothing of an earlier
+    episode is left. Tasks have OSWorld's form, with the steps of :mod:`.setup_steps` and the checkers of
     :mod:`.checkers`. Inside there is no network and none of the host's files but its programs.
 
     Args:

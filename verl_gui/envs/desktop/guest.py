@@ -8,7 +8,6 @@ import os
 import select
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Literal
 from verl_gui.envs import processes
 from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.cgroups import ControlGroup
+from verl_gui.envs.leftovers import private_directory
 from verl_gui.envs.sandbox import HOME, SandboxedProcess, SandboxSpec
 from verl_gui.envs.xserver import XServer
 
@@ -75,7 +75,7 @@ class Guest:
         file_bytes: int,
     ) -> None:
         self.mode = mode
-        self._directory = Path(tempfile.mkdtemp(prefix="verl_gui_desktop_"))
+        self._directory = private_directory("desktop")
         self.home = self._directory / "home"
         self._jobs = self._directory / "jobs"
         self.home.mkdir(mode=0o700)

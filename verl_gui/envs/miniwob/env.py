@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from verl_gui.actions.x11 import X11Executor
 from verl_gui.envs.base import EnvFailure, FailureKind, Observation, StepResult
 from verl_gui.envs.browser import Browser
 from verl_gui.envs.cdp import CdpClosed, CdpError, CdpTimeout
+from verl_gui.envs.leftovers import private_directory
 from verl_gui.envs.miniwob.page import (
     PAGES_INSIDE,
     POLICIES,
@@ -99,7 +99,7 @@ class MiniwobEnv:
         self._strip = round(STAMP_ROWS * self.scale)
         self._terminated = True
         self._closed = False
-        self._stage_directory = Path(tempfile.mkdtemp(prefix="verl_gui_stage_"))
+        self._stage_directory = private_directory("stage")
         (self._stage_directory / STAGE_FILE).write_text(STAGE_HTML)
         try:
             self._ensure_running()

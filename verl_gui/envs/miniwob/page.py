@@ -1,7 +1,7 @@
 """What is put into MiniWoB++ pages to make them deterministic, quiet and observable, and quick to change.
 
-The browser shows one document, the *stage*, which holds a task's page in a frame as large as itself. Frames of
-the tasks shown last are kept, because loading a page costs ten times more than starting an episode on it.
+The browser shows one document, the *stage*, which holds a task's page in a frame as large as itself. Frames
+of the tasks shown last are kept, because loading a page costs ten times more than starting an episode on it.
 """
 
 from __future__ import annotations
