@@ -33,11 +33,12 @@ EXAMPLES = [
 ]
 FRAGMENTS = [
     "'", '"', "\\", "\n", "\r", "\n\n", "(", ")", "（", "）", "[", "]", "{", "}", ",", "，", "=", ":", "：",
-    "<", ">", "‘", "’", "“", "”", "```", "Thought: ", "Action: ", "start_box='", "end_box='", "content='", "key='",
-    "direction='", "<point>", "</point>", "<bbox>", "</bbox>", "<|box_start|>", "<|box_end|>", "<|im_end|>",
-    "<tool_call>", "</tool_call>", '"arguments": {', '"coordinate": [', '"keys": [', '"text": "', "\\u0000",
-    "\\ud800", "null", "true", "NaN", "-1", "1e999", "9" * 30, "0.5", "\0", "\x1b", "\ud800", "\u202e", "😀",
-    "click(", "type(", "hotkey(", "wait()", "finished(", "__import__('os')", "ctrl+", "page down", " " * 50,
+    "<", ">", "‘", "’", "“", "”", "```", "Thought: ", "Action: ", "start_box='", "end_box='", "content='",
+    "key='", "direction='", "<point>", "</point>", "<bbox>", "</bbox>", "<|box_start|>", "<|box_end|>",
+    "<|im_end|>", "<tool_call>", "</tool_call>", '"arguments": {', '"coordinate": [', '"keys": [',
+    "\\u0000", "\\ud800", "null", "true", "NaN", "-1", "1e999", "9" * 30, "0.5", "\0", "\x1b", "\ud800",
+    "\u202e", "😀", "click(", "type(", "hotkey(", "wait()", "finished(", "__import__('os')",
+    "ctrl+", "page down", " " * 50,
 ]  # fmt: skip
 
 
