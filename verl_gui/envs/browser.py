@@ -128,6 +128,7 @@ class Browser:
             env={
                 "DISPLAY": xserver.display,
                 "XAUTHORITY": "/run/Xauthority" if mode == "bwrap" else str(xserver.authority),
+                "TMPDIR": str(self._profile or "/tmp"),
                 "NO_AT_BRIDGE": "1",
                 "GTK_USE_PORTAL": "0",
                 "DBUS_SESSION_BUS_ADDRESS": "disabled:",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.display_number import DisplayNumber
 from verl_gui.envs.leftovers import private_directory
 from verl_gui.envs.screen import Framebuffer
+
+logger = logging.getLogger(__name__)
 
 _START_TIMEOUT_S = 20.0
 _ANSWER_TIMEOUT_S = 10.0
@@ -175,8 +179,14 @@ class XServer:
 
     def _remove_leftovers(self) -> None:
         """Remove the socket and lock of a killed server, unless another one has taken the number since."""
-        lock = Path(f"/tmp/.X{self.display[1:]}-lock")
-        with contextlib.suppress(OSError, ValueError):
-            if int(lock.read_text()) == self.process.pid:
-                self.socket_path.unlink(missing_ok=True)
-                lock.unlink(missing_ok=True)
+        probe = socket.socket(socket.AF_UNIX)
+        try:
+            probe.settimeout(1.0)
+            probe.connect(str(self.socket_path))
+        except ConnectionRefusedError:  # a socket file that nobody listens on
+            self.socket_path.unlink(missing_ok=True)
+            Path(f"/tmp/.X{self.display[1:]}-lock").unlink(missing_ok=True)
+        except OSError as error:
+            logger.debug("%s stays: %s", self.socket_path, error)
+        finally:
+            probe.close()

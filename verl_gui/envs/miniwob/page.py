@@ -82,8 +82,7 @@ VIEWPORT = (500, 320)
 # would leak to the agent, and anything that moves by itself would make equal states look different.
 _BOOT_SCRIPT = r"""
 (() => {
-  const sheet = new CSSStyleSheet();
-  sheet.replaceSync(`
+  const STYLE = `
     html { overflow: hidden !important; }
     #sync-task-cover, #reward-display, #click-canvas, #attention-canvas { display: none !important; }
     *, *::before, *::after {
@@ -93,8 +92,13 @@ _BOOT_SCRIPT = r"""
     #verl-gui-stamp {
       position: fixed !important; left: 0 !important; top: STAMP_TOPpx !important; width: 100vw !important;
       height: STAMP_ROWSpx !important; z-index: 2147483647 !important; pointer-events: none !important;
-    }`);
-  document.adoptedStyleSheets = [sheet];
+    }`;
+  const dress = () => {
+    const sheet = new CSSStyleSheet();
+    sheet.replaceSync(STYLE);
+    document.adoptedStyleSheets = [sheet];
+  };
+  dress();
   const pause = ms => new Promise(done => setTimeout(done, ms));
 
   // In every document: what belongs to the browser, not to the page, does nothing.
@@ -122,6 +126,7 @@ _BOOT_SCRIPT = r"""
 
   if (window !== top) {
     window.verlGuiPage = {
+      dress,  // again once it is loaded: a frame's window outlives the empty document that it begins with
       loaded: () => typeof core !== 'undefined' && typeof genProblem !== 'undefined' && !!core.cover_div,
       state: () => ({done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL}),
       async start(seed) {
@@ -190,6 +195,7 @@ _BOOT_SCRIPT = r"""
         if (performance.now() > end) throw new Error('the page has no task: ' + url);
         await pause(2);
       }
+      page().dress();
       shown.contentWindow.focus();
     },
     async start(seed, expected, color) {

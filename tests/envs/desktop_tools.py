@@ -1,0 +1,66 @@
+"""What the tests with real displays share: looking for processes, files and descriptors left behind."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from verl_gui.envs.leftovers import owned_name
+
+
+def gone(pid):
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def wait_until(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def family(pid=None):
+    """Process numbers of all descendants."""
+    return {process.pid for process in psutil.Process(pid).children(recursive=True)}
+
+
+def footprint():
+    """What this process holds on the machine: descendants, descriptors, directories, control groups."""
+    own = owned_name("x").split("-x-")[1].rsplit("-", 1)[0]  # namespace and process number
+    places = [Path(tempfile.gettempdir()), Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup/pids")]
+    return {
+        "processes": family(),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "directories": sorted(str(path) for place in places for path in place.glob(f"verl-gui-*-{own}-*")),
+    }
+
+
+def x_leftovers(display):
+    number = display.removeprefix(":")
+    return [path for path in (f"/tmp/.X11-unix/X{number}", f"/tmp/.X{number}-lock") if os.path.exists(path)]
+
+
+def run_and_kill(code):
+    """Run Python ``code``, which prints a JSON value when it is ready, and kill -9 it.
+
+    Returns that value and the descendants it had, all of which were alive.
+    """
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code + "\nimport time; time.sleep(1000)"], stdout=subprocess.PIPE
+    )
+    try:
+        line = parent.stdout.readline()
+        assert line, "the process ended before it was ready"
+        descendants = family(parent.pid)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    return json.loads(line), descendants
