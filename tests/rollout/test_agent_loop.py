@@ -1,4 +1,4 @@
-"""The agent loop with the real tokenizer, processor and verl base class; only model and environment are scripted."""
+"""The agent loop with the real processor and verl base class; only model and environment are scripted."""
 
 import asyncio
 import contextlib

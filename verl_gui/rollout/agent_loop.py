@@ -36,7 +36,7 @@ from verl_gui.tasks.task import Task
 logger = logging.getLogger(__name__)
 
 UNSAMPLED = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
-"""Tokens the model must not write: they stand for pictures, and one without a picture breaks the positions."""
+"""Tokens the model must not write: they stand for pictures, and without one they break the positions."""
 
 
 @lru_cache(maxsize=4)
