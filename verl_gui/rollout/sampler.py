@@ -82,7 +82,7 @@ class _GuiSampling:
             data = tq.kv_batch_get(
                 keys=last_outputs(batch.keys), partition_id=partition_id, select_fields=["extra_fields"]
             )
-            metrics.update(episode_metrics(data["extra_fields"].tolist()))
+            metrics.update(episode_metrics(getattr(row, "data", row) for row in data["extra_fields"]))
         return batch, metrics
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
