@@ -30,7 +30,7 @@ class EnvFailure(RuntimeError):
         self.kind: FailureKind = kind
         self.message = message
 
-    def __reduce__(self) -> tuple[Any, ...]:  # exceptions with two arguments do not survive pickling otherwise
+    def __reduce__(self) -> tuple[Any, ...]:  # exceptions of two arguments do not unpickle otherwise
         return (type(self), (self.kind, self.message))
 
 
@@ -53,7 +53,7 @@ class StepResult:
 
     Attributes:
         observation: the screen after the actions.
-        terminated: the task itself is over (the page says so, or the agent finished); further steps are refused.
+        terminated: the task is over (the page says so, or the agent finished); further steps are refused.
         info: facts about the step.
     """
 
