@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,17 +56,23 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def until_full(pool: EnvPool) -> dict[str, float]:
-    """Wait until all environments work; sums of the counts reported on the way."""
-    total: dict[str, float] = {}
+async def until_full(pool: EnvPool, *failures: str) -> None:
+    """Wait until these failures, and no others, have been counted and all environments work again.
+
+    Giving back is not waited for, so a pool may still look full right after a failure.
+    """
+    counted: Counter[str] = Counter()
     deadline = time.monotonic() + PATIENCE_S
     while True:
         numbers = await pool.metrics()
-        for name, value in numbers.items():
-            total[name] = total.get(name, 0.0) + value if "failures" in name else value
-        if numbers["env/workers"] == pool.config.num_envs + pool.config.spares and not numbers["env/queued"]:
-            return total
-        assert time.monotonic() < deadline, f"the pool is not full again within {PATIENCE_S} s: {numbers}"
+        for kind in numbers:
+            if kind.startswith("env/failures/"):
+                counted[kind.removeprefix("env/failures/")] += int(numbers[kind])
+        full = numbers["env/workers"] == pool.config.num_envs + pool.config.spares
+        if full and counted.total() >= len(failures):
+            assert counted == Counter(failures)
+            return
+        assert time.monotonic() < deadline, f"not full within {PATIENCE_S} s: {numbers}, {counted}"
         await asyncio.sleep(0.05)
 
 
@@ -90,9 +97,16 @@ def cluster() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def four(cluster: str) -> EnvPool:
+def resets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """File in which the environments of ``four`` note their resets."""
+    return tmp_path_factory.mktemp("four") / "resets"
+
+
+@pytest.fixture(scope="module")
+def four(cluster: str, resets: Path) -> EnvPool:
     """Four environments, used by most tests; each test leaves it full."""
-    pool = get_env_pool(settings(num_envs=4, max_reset_retries=1), name="four")
+    options = {"child": CHILD, "log": str(resets)}
+    pool = get_env_pool(settings(num_envs=4, max_reset_retries=1, options=options), name="four")
     asyncio.run(until_full(pool))
     return pool
 
@@ -133,7 +147,6 @@ def test_an_episode_is_counted(four: EnvPool) -> None:
 )
 def test_a_fault_ends_the_lease_and_the_pool_is_full_again(four: EnvPool, fault: str, kind: str) -> None:
     async def drill() -> None:
-        await until_full(four)
         with pytest.raises(EnvFailure) as caught:
             async with four.lease() as env:
                 await env.reset(faulty_task(fault))
@@ -143,22 +156,24 @@ def test_a_fault_ends_the_lease_and_the_pool_is_full_again(four: EnvPool, fault:
                     with pytest.raises(EnvFailure, match="lease is over"):
                         await env.step([])
         assert caught.value.kind == kind
+        await until_full(four, kind)
         await until(lambda: len(own_processes()) == 4)
-        numbers = await until_full(four)
-        assert numbers[f"env/failures/{kind}"] == 1.0
         await asyncio.gather(*(play(four) for _ in range(4)))
 
     asyncio.run(drill())
 
 
-@pytest.mark.parametrize("fault", ["raise", "die", "half_png"])
+@pytest.mark.parametrize(("fault", "kind"), [("raise", "reset"), ("die", "dead"), ("half_png", "screenshot")])
 def test_a_reset_that_fails_once_succeeds_on_a_fresh_environment(
-    closing: Callable[..., EnvPool], tmp_path: Path, fault: str
+    four: EnvPool, resets: Path, tmp_path: Path, fault: str, kind: str
 ) -> None:
-    log = tmp_path / "resets"
-    pool = closing(options={"child": CHILD, "log": str(log)})
-    asyncio.run(play(pool, faulty_task(fault, at="reset", times=1, marker=tmp_path / "count")))
-    first, second = log.read_text().split("\n")[:2]
+    async def drill() -> None:
+        await play(four, faulty_task(fault, at="reset", times=1, marker=tmp_path / "count"))
+        await until_full(four, kind)
+
+    resets.unlink(missing_ok=True)
+    asyncio.run(drill())
+    first, second = resets.read_text().splitlines()
     assert first != second, "the second attempt met the environment that had failed"
 
 
@@ -166,7 +181,7 @@ def test_a_reset_that_always_fails_is_one_invalid_trajectory(four: EnvPool) -> N
     async def rollouts() -> list[Any]:
         tasks = [None, faulty_task("raise", at="reset", times=99), None, None]
         results = await asyncio.gather(*(play(four, task) for task in tasks), return_exceptions=True)
-        await until_full(four)
+        await until_full(four, "reset", "reset")
         return results
 
     results = asyncio.run(rollouts())
@@ -180,7 +195,7 @@ def test_one_failing_loop_of_eight_leaves_seven_results_in_order(four: EnvPool) 
     async def rollouts() -> list[Any]:
         tasks = [faulty_task("raise") if number == 3 else None for number in range(8)]
         results = await asyncio.gather(*(play(four, task) for task in tasks), return_exceptions=True)
-        await until_full(four)
+        await until_full(four, "step")
         return results
 
     results = asyncio.run(rollouts())
@@ -192,7 +207,8 @@ def test_a_dead_and_a_hung_environment_do_not_touch_the_others(four: EnvPool) ->
     async def rollouts() -> list[Any]:
         tasks = [None, faulty_task("die"), faulty_task("hang"), None]
         results = await asyncio.gather(*(play(four, task) for task in tasks), return_exceptions=True)
-        assert (await until_full(four))["env/workers"] == 4.0
+        await until_full(four, "dead", "timeout")
+        assert (await four.metrics())["env/workers"] == 4.0
         return results
 
     results = asyncio.run(rollouts())
@@ -210,7 +226,7 @@ def test_a_stopped_process_is_given_up(four: EnvPool, monkeypatch: pytest.Monkey
                 await env.step([])
         assert caught.value.kind == "timeout"
         monkeypatch.undo()
-        await until_full(four)
+        await until_full(four, "timeout")
         await until(lambda: not Path(f"/proc/{info['pid']}").exists())
 
     asyncio.run(drill())
@@ -219,13 +235,8 @@ def test_a_stopped_process_is_given_up(four: EnvPool, monkeypatch: pytest.Monkey
 def test_an_idle_environment_that_dies_is_replaced(four: EnvPool) -> None:
     async def drill() -> None:
         info = await play(four)
-        await until_full(four)
         os.kill(info["pid"], signal.SIGKILL)
-        numbers: dict[str, float] = {}
-        while "env/failures/dead" not in numbers:
-            numbers = await four.metrics()
-            await asyncio.sleep(0.05)
-        await until_full(four)
+        await until_full(four, "dead")
 
     asyncio.run(drill())
 
@@ -274,7 +285,7 @@ def test_cancellation_goes_through_and_loses_no_lease(closing: Callable[..., Env
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-        assert (await until_full(pool))["env/failures/abandoned"] >= 1.0
+        await until_full(pool, "abandoned", "abandoned")
 
     asyncio.run(drill())
 
@@ -303,6 +314,7 @@ def test_a_lease_outlives_neither_its_process_nor_its_owner(closing: Callable[..
         os.kill(pid, signal.SIGKILL)
         del forgotten
         await asyncio.gather(play(pool), play(pool))
+        await until_full(pool, "abandoned", "abandoned", "capacity")
 
     asyncio.run(drill())
 
