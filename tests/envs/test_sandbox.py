@@ -5,8 +5,8 @@ import subprocess
 import threading
 
 import pytest
-
 from desktop_tools import family, gone, wait_until
+
 from verl_gui.envs import sandbox
 from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.sandbox import SandboxedProcess, SandboxSpec, choose_mode
@@ -37,7 +37,8 @@ def test_missing_sandbox_is_said_loudly(monkeypatch, caplog):
 def test_host_files_are_out_of_reach(tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("treasure")
-    seen = run_inside(f"cat {secret} /etc/shadow /root/.bashrc 2>/dev/null; ls / /etc /home /tmp; touch /usr/x 2>&1")
+    script = f"cat {secret} /etc/shadow /root/.bashrc 2>/dev/null; ls / /etc /home /tmp; touch /usr/x 2>&1"
+    seen = run_inside(script)
     assert "treasure" not in seen and "shadow" not in seen and "root\n" not in seen
     assert "Read-only file system" in seen
 

@@ -2,8 +2,8 @@ import os
 import signal
 
 import pytest
-
 from desktop_tools import footprint, gone, x_leftovers
+
 from verl_gui.actions.errors import DisplayGoneError
 from verl_gui.actions.x11_display import open_display
 from verl_gui.envs.base import EnvFailure
