@@ -172,8 +172,12 @@ def test_failed_set_up_is_an_environment_failure(env, step):
 
 
 def test_window_steps(env):
-    config = [step_of("launch", command="xterm -T first"), step_of("launch", command=["xterm", "-T", "second"]),
-              step_of("activate_window", window_name="first"), step_of("sleep", seconds=0.1)]  # fmt: skip
+    config = [
+        step_of("launch", command="xterm -T first"),
+        step_of("launch", command=["xterm", "-T", "second"]),
+        step_of("activate_window", window_name="first"),
+        step_of("sleep", seconds=0.1),
+    ]
     env.reset(make_task(check("file_exists", {"path": "~/typed"}), config))
     env.step([Action(ActionType.TYPE, text="touch ~/typed; exit\n")])
     assert wait_until(lambda: env.evaluate() == 1.0, 10)

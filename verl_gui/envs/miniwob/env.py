@@ -272,7 +272,9 @@ class MiniwobEnv:
         if self._xserver is None:
             display_size = (self.screen[0], self.screen[1] + self._strip)
             self._xserver = XServer(display_size, show_cursor=self._show_cursor)
-            self._executor = X11Executor(self._xserver.display, str(self._xserver.authority))
+            self._executor = X11Executor(
+                self._xserver.display, str(self._xserver.authority), timeout_s=self._call_timeout_s
+            )
         if self._browser is None:
             self._page, self._sentinels = None, 0
             width, height = (math.ceil(pixels / self.scale) for pixels in self.screen)
