@@ -137,6 +137,8 @@ _BOOT_SCRIPT = r"""
         document.activeElement?.blur();
         core.startEpisodeReal();
         for (let i = 0; i < 200 && !WOB_TASK_READY; i++) await pause(10);
+        const images = [...document.images].map(image => image.decode().catch(() => {}));
+        await Promise.race([Promise.all(images), pause(1000)]);
         return WOB_TASK_READY;
       },
       instruction() {
@@ -151,7 +153,6 @@ _BOOT_SCRIPT = r"""
     const late = setTimeout(done, 100);  // a page that is not painted has no frames
     requestAnimationFrame(() => { clearTimeout(late); done(); });
   });
-  const frames = async count => { while (count-- > 0) await frame(); };
 
   const kept = new Map();  // address -> its frame, the one shown last at the end
   let shown = null, sentinels = 0;
@@ -201,13 +202,16 @@ _BOOT_SCRIPT = r"""
     async start(seed, expected, color) {
       await heard(expected, 1000);  // what the last episode left of input must not reach this one
       const ready = await page().start(seed);
-      await frames(2);
+      await frame();
+      await frame();  // what lies under the pointer now is found out after the first
       paint(color);
       return {instruction: page().instruction(), ready};
     },
     async settle(expected, patience, color) {
       const handled = await heard(expected, patience);
-      await frames(2);
+      // What the page does at once or in its next frame is in the picture: the stamp joins that frame.
+      await pause(0);
+      await frame();
       paint(color);
       return {...this.state(), handled};
     },
