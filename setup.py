@@ -6,7 +6,9 @@ from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = next(
-    line.split('"')[1] for line in (HERE / "verl_gui/__init__.py").read_text().splitlines() if line.startswith("__version__")
+    line.split('"')[1]
+    for line in (HERE / "verl_gui/__init__.py").read_text().splitlines()
+    if line.startswith("__version__")
 )
 
 CORE = [

@@ -3,8 +3,8 @@
     python recipes/quickstart/build_policy.py [--out DIR] [--steps N] [--episodes N] [--seed N]
 
 The weights in `recipes/quickstart/policy` were made by this script with its defaults. Recording takes about
-0.1 s an episode, training about 0.7 s a step on two cores (20 minutes); the recording is used again. Grounding
-comes suddenly, at a few hundred steps for places and at a thousand for words: do not stop on the plateau.
+0.1 s an episode and is used again; training takes about 0.7 s a step on two cores (20 minutes). Grounding comes
+suddenly, at a few hundred steps for places and at a thousand for words: do not stop on the plateau.
 """
 
 from __future__ import annotations
