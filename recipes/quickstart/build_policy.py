@@ -3,7 +3,7 @@
     python recipes/quickstart/build_policy.py [--out DIR] [--steps N] [--episodes N] [--seed N]
 
 The weights in `recipes/quickstart/policy` were made by this script with its defaults. Recording takes about
-0.1 s an episode and is used again; training takes about 0.7 s a step on two cores (20 minutes). Grounding comes
+0.1 s an episode and is used again; training takes 0.7 s a step on two cores (20 minutes). Grounding comes
 suddenly, at a few hundred steps for places and at a thousand for words: do not stop on the plateau.
 """
 

@@ -14,8 +14,9 @@ done
 # vLLM on CPU: GiB for its key-value cache, and no pinning of threads to cores
 export VLLM_CPU_KVCACHE_SPACE=${VLLM_CPU_KVCACHE_SPACE:-1}
 export VLLM_CPU_OMP_THREADS_BIND=${VLLM_CPU_OMP_THREADS_BIND:-nobind}
-# torch threads of every verl process; Ray would give each one
+# torch threads of every verl process (Ray would give each one) and of vLLM's own
 export VERL_GUI_NUM_THREADS=${VERL_GUI_NUM_THREADS:-2}
+export VERL_GUI_VLLM_THREADS=${VERL_GUI_VLLM_THREADS:-1}
 export VERL_GUI_RUN_DIR=$run_dir
 # vLLM, wandb and transformers phone home otherwise; nothing here needs a network
 export VLLM_NO_USAGE_STATS=1 WANDB_MODE=offline HF_HUB_OFFLINE=1 RAY_USAGE_STATS_ENABLED=0
