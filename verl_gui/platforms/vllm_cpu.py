@@ -1,7 +1,8 @@
 """vLLM general plugin: makes vLLM's CPU backend take weight updates. Does nothing on other backends.
 
-``VERL_GUI_VLLM_THREADS`` sets torch's threads in vLLM's own processes. The engine's process and its worker
-poll each other; on two cores a second thread of the worker is then mostly waited for.
+``VERL_GUI_VLLM_THREADS`` sets the threads of vLLM's own processes: torch's, and those of the second OpenMP
+runtime that vLLM's operators bring along, which reads only the environment. The engine and its worker
+poll each other; on two cores a second thread of the worker is mostly waited for.
 """
 
 import os
@@ -24,6 +25,7 @@ def register() -> None:
         return
     if not text.isdigit() or int(text) < 1:
         raise ValueError(f"{THREADS_VARIABLE}={text!r}: expected a positive number of threads")
+    os.environ["OMP_NUM_THREADS"] = text  # for the processes that vLLM starts from this one
     import torch
 
     torch.set_num_threads(int(text))
