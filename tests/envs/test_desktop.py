@@ -228,10 +228,13 @@ def test_steps_are_quick_and_settled(env):
     assert env.step([]).observation.screenshot == result.observation.screenshot
 
 
-def test_nothing_is_left_after_close():
+@pytest.mark.parametrize("sandbox", ["bwrap", "none"])
+def test_nothing_is_left_after_close(sandbox):
     before = footprint()
-    env = DesktopEnv((640, 480))
-    env.reset(make_task({"func": "infeasible"}, [step_of("launch", command="xterm")]))
+    env = DesktopEnv((640, 480), sandbox=sandbox)
+    config = [step_of("write_file", path="~/a", text="a"), step_of("open", path="~/a")]
+    env.reset(make_task(check("command_output", {"command": "cat a"}, equals="a"), config))
+    assert env.evaluate() == 1.0
     display = env._xserver.display
     assert footprint() != before
     env.close()

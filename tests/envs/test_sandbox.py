@@ -7,9 +7,13 @@ import threading
 import pytest
 from desktop_tools import family, gone, wait_until
 
-from verl_gui.envs import sandbox
+from verl_gui.envs import processes, sandbox
 from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.sandbox import SandboxedProcess, SandboxSpec, choose_mode
+
+
+def marked(process):
+    return processes._find_marked(process._mark.encode())
 
 
 def run_inside(script, spec=None):
@@ -84,12 +88,12 @@ def test_files_and_home_are_shown(tmp_path):
 def test_close_ends_everything_inside(mode):
     before = family()
     script = "trap '' TERM HUP; (setsid sleep 1000 &); sleep 1000 & sleep 1000"
-    if mode == "none":  # what leaves its session escapes there; that is why it is the weaker mode
-        script = script.replace("(setsid sleep 1000 &); ", "")
     process = SandboxedProcess(["/bin/bash", "-c", script], SandboxSpec(), mode=mode)
-    assert wait_until(lambda: len(family() - before) >= 3)
-    inside = family() - before
+    if mode == "none":  # the one in a session of its own is no descendant of ours any more
+        assert wait_until(lambda: len(marked(process)) >= 4)
+    assert wait_until(lambda: len(family() - before) >= 2)
+    inside = family() - before | set(marked(process))
     process.close()
-    assert process.poll() is not None
+    assert process.poll() is not None and not marked(process)
     assert all(gone(pid) for pid in inside)
     process.close()

@@ -63,6 +63,7 @@ _FLAGS = (
     "--disable-frame-rate-limit",
     "--no-zygote",
     "--disable-partial-raster",
+    "--disable-checker-imaging",  # no frame without its images
     "--renderer-process-limit=1",
     "--js-flags=--max-old-space-size=128",
     "--disable-dev-shm-usage",

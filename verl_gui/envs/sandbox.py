@@ -19,7 +19,7 @@ from typing import IO, Literal
 from verl_gui.envs import processes
 from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.cgroups import ControlGroup
-from verl_gui.envs.leftovers import private_directory
+from verl_gui.envs.leftovers import owned_name, private_directory
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ SandboxMode = Literal["auto", "bwrap", "none"]
 HOME = "/home/user"
 """The private home directory inside the bubblewrap sandbox."""
 
+_MARK = "VERL_GUI_SANDBOX"  # in the environment of what runs without a sandbox: nothing else ties it together
 _PASSWD = b"user:x:1000:1000:user:/home/user:/bin/sh\n"
 _GROUP = b"user:x:1000:\n"
 _INFO_TIMEOUT_S = 10.0
@@ -159,6 +160,7 @@ class SandboxedProcess:
         self.mode = mode
         self._init_fd: int | None = None  # pidfd of the first process inside: when it is gone, all are
         self._home: Path | None = None
+        self._mark = f"{_MARK}={owned_name('sandbox')}"
         env = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **spec.env}
         limits = ["prlimit", "--core=0", *(f"--{name}={value}" for name, value in spec.limits.items()), "--"]
         prefix = spec.cgroup.enter_command() if spec.cgroup else []
@@ -166,6 +168,7 @@ class SandboxedProcess:
             if mode == "none":
                 if spec.home is None:
                     self._home = private_directory("home")
+                env[_MARK] = self._mark.partition("=")[2]
                 env["HOME"] = home = str(spec.home or self._home)
                 self._process = processes.start(
                     [*prefix, *limits, *command], env=env, pass_fds=pass_fds, stdout=stdout, cwd=home
@@ -247,6 +250,8 @@ class SandboxedProcess:
         process = getattr(self, "_process", None)
         if process is not None:
             processes.stop(process, term_s=0)
+            if self.mode == "none":
+                processes.kill_marked(self._mark)
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
             self._home = None

@@ -125,8 +125,29 @@ _BOOT_SCRIPT = r"""
   window.open = () => null;
 
   if (window !== top) {
+    // Images named in style sheets would come late, at a time of their own.
+    const imagesOfSheets = () => {
+      const found = new Map();
+      for (const sheet of document.styleSheets) for (const rule of sheet.cssRules)
+        for (const [, url] of rule.cssText.matchAll(/url\("(.+?)"\)/g)) {
+          const image = new Image();
+          image.src = new URL(url, sheet.href || document.baseURI);
+          found.set(image.src, image);
+        }
+      return [...found.values()];
+    };
+    const decoded = images =>
+      Promise.race([Promise.all(images.map(image => image.decode().catch(() => {}))), pause(2000)]);
+    let dressed = null, keptImages = [];
+
     window.verlGuiPage = {
-      dress,  // again once it is loaded: a frame's window outlives the empty document that it begins with
+      async dress() {
+        if (dressed === document) return;
+        dressed = document;
+        dress();  // once more: a frame's window outlives the empty document that it begins with
+        keptImages = imagesOfSheets();
+        await decoded(keptImages);
+      },
       loaded: () => typeof core !== 'undefined' && typeof genProblem !== 'undefined' && !!core.cover_div,
       state: () => ({done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL}),
       async start(seed) {
@@ -137,8 +158,7 @@ _BOOT_SCRIPT = r"""
         document.activeElement?.blur();
         core.startEpisodeReal();
         for (let i = 0; i < 200 && !WOB_TASK_READY; i++) await pause(10);
-        const images = [...document.images].map(image => image.decode().catch(() => {}));
-        await Promise.race([Promise.all(images), pause(1000)]);
+        await decoded([...document.images]);
         return WOB_TASK_READY;
       },
       instruction() {
@@ -196,7 +216,7 @@ _BOOT_SCRIPT = r"""
         if (performance.now() > end) throw new Error('the page has no task: ' + url);
         await pause(2);
       }
-      page().dress();
+      await page().dress();
       shown.contentWindow.focus();
     },
     async start(seed, expected, color) {
