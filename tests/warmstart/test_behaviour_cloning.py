@@ -20,6 +20,7 @@ ANSWERS = [
     "Thought: button ONE\nAction: click(start_box='(14,42)')",
     "Thought: text\nAction: type(content='Ann')",
 ]
+TEXTS = ["Click button ONE. system user assistant", *ANSWERS] * 3
 
 
 def demo(turns=1, seed=0):
@@ -31,9 +32,7 @@ def demo(turns=1, seed=0):
 
 @pytest.fixture(scope="module")
 def policy():
-    return build_tiny_policy(
-        ["Click button ONE. system user assistant", *ANSWERS] * 3, hidden_size=64, layers=1
-    )
+    return build_tiny_policy(TEXTS, hidden_size=64, layers=1)
 
 
 def test_patches_equal_those_of_the_image_processor(policy):
@@ -86,27 +85,30 @@ def test_rare_names_count_under_their_kind():
     assert name_index(demos, at_least=5) == {"text": 1}
 
 
-def test_cloning_learns_and_repeats(policy):
-    _, processor = policy
+def train(processor, steps):
+    """Mean answer losses of the first and the second half, and the agreement afterwards."""
+    model, _ = build_tiny_policy(TEXTS, hidden_size=64, layers=1)
+    examples = [encode(demo(2, seed), processor, "", {"button ONE": 1}) for seed in range(4)]
+    losses = []
+    config = CloningConfig(
+        steps=steps, batch_size=8, lr=5e-3, warmup_steps=5, log_every=steps // 2, late_layer=1
+    )
+    clone_behaviour(
+        model,
+        processor,
+        lambda: examples,
+        config,
+        names=2,
+        on_log=lambda _, loss: losses.append(loss["answer"]),
+    )
+    return losses, agreement(model, processor, examples)
 
-    def train():
-        model, _ = build_tiny_policy(
-            ["Click button ONE. system user assistant", *ANSWERS] * 3, hidden_size=64, layers=1
-        )
-        examples = [encode(demo(2, seed), processor, "", {"button ONE": 1}) for seed in range(4)]
-        losses = []
-        config = CloningConfig(steps=90, batch_size=8, lr=5e-3, warmup_steps=5, log_every=45, late_layer=1)
-        clone_behaviour(
-            model,
-            processor,
-            lambda: examples,
-            config,
-            names=2,
-            on_log=lambda _, loss: losses.append(loss["answer"]),
-        )
-        return losses, agreement(model, processor, examples)
 
-    (first, last), found = train()
+def test_cloning_learns(policy):
+    (first, last), found = train(policy[1], 50)
     assert last < 0.5 * first
-    assert found["greedy"] == 1.0
-    assert train()[0] == [first, last]
+    assert found["sampled"] > 1e-6  # an untrained policy is below 1e-80
+
+
+def test_the_same_seed_trains_the_same_policy(policy):
+    assert train(policy[1], 4) == train(policy[1], 4)
