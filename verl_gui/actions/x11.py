@@ -32,7 +32,7 @@ _CLICKS = {
 _DRAG_STEPS = 10
 _PASTE_CHUNK = 30_000
 _PASTE_TIMEOUT_S = 1.0
-_PASTE_SETTLE_S = 0.03
+_PASTE_QUIET_S = 0.2
 _SEGMENT = re.compile(r"[\n\t]|[^\n\t]+")
 
 # Terminals paste with Shift+Insert; Control+V is a character there.
@@ -232,7 +232,7 @@ class X11Executor:
             if not offer.taken.wait(_PASTE_TIMEOUT_S):
                 logger.info("nothing took the pasted text; no text field has the focus")
             # The program must have read the text before the next key or the old content reaches it.
-            time.sleep(_PASTE_SETTLE_S)
+            offer.wait_quiet(_PASTE_QUIET_S, _PASTE_TIMEOUT_S)
             offer.close()
         self._restore(before[CLIPBOARD])
 

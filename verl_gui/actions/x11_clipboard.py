@@ -77,6 +77,7 @@ class Offer:
     ) -> None:
         self.taken = threading.Event()
         self._contents = contents
+        self._last_request = time.monotonic()
         self._selections = selections
         self._ready = threading.Event()
         self._stop = threading.Event()
@@ -86,6 +87,15 @@ class Offer:
         if not self._ready.wait(_START_S):
             self.close()
             raise DisplayGoneError(f"X server {display_name!r} gave no selection within {_START_S:g} s")
+
+    def wait_quiet(self, quiet_s: float, limit_s: float) -> None:
+        """Wait until nobody has asked for ``quiet_s`` seconds, at most ``limit_s``.
+
+        One paste may be several requests: Chromium asks again 45 to 90 ms after it got the text.
+        """
+        end = time.monotonic() + limit_s
+        while (now := time.monotonic()) < min(end, self._last_request + quiet_s):
+            time.sleep(min(end, self._last_request + quiet_s) - now)
 
     def close(self) -> None:
         """Stop answering; the selection is empty then, unless somebody else owns it."""
@@ -119,6 +129,7 @@ class Offer:
 
     def _answer(self, request: Any) -> None:
         display = self._display
+        self._last_request = time.monotonic()
         target = display.get_atom_name(request.target)
         # Old clients name no property; the target's atom stands for it (ICCCM 2.2).
         place = request.property or request.target
