@@ -4,6 +4,7 @@ import io
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image, ImageDraw
@@ -14,7 +15,8 @@ STEPS = 24
 SCREEN = (224, 168)
 HOSTILE = (
     "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"> "
-    "\u202egnp.exe\u2028 \x00\x1b[31m \ud800 'quoted' \"twice\" &amp; {{DATA}} \\u003c `${document.title='owned'}`"
+    "\u202egnp.exe\u2028 \x00\x1b[31m \ud800 'quoted' \"twice\" &amp; {{DATA}} "
+    "\\u003c `${document.title='owned'}`"
 )
 TASKS = {
     "miniwob/click-color": "Click on the red colored box.",
@@ -175,6 +177,12 @@ def make_run(directory: Path, *, seed: int = 0) -> Path:
     }
     (directory / "run.json").write_text(json.dumps(facts))
     return directory
+
+
+@pytest.fixture
+def synthetic() -> SimpleNamespace:
+    """The parts of the made-up run, for tests that need more than its directory."""
+    return SimpleNamespace(hostile=HOSTILE, tasks=TASKS, make_run=make_run, screen_png=screen_png)
 
 
 @pytest.fixture

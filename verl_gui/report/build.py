@@ -1,8 +1,8 @@
 """Writes the report of a run: one HTML file that needs nothing else.
 
 The page consists of a fixed frame, style and scripts (``page/``) and one block of JSON. The scripts put every
-text of the run into the page as text, never as markup, and a content security policy lets no other script run,
-because answers of a model and names of tasks may hold anything.
+text of the run into the page as text, never as markup, and a content security policy lets no other script
+run, because answers of a model and names of tasks may hold anything.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Viewer {
       const source = this.pictures[name];
       const thumbnail = source ? element("img", { src: source, alt: "" }) : element("span", { class: "blank" });
       const label = turn < episode.turns.length ? String(turn + 1) : "end";
-      strip.append(element("button", { "aria-current": turn === this.turn, onclick: () => this.go(this.position, turn, true) }, thumbnail, label));
+      strip.append(element("button", { "aria-current": String(turn === this.turn), onclick: () => this.go(this.position, turn, true) }, thumbnail, label));
     });
     return strip;
   }
