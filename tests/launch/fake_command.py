@@ -23,6 +23,17 @@ def daemon(ignore_sigterm: bool) -> None:
     subprocess.run([sys.executable, "-c", middle], check=True, start_new_session=True)
 
 
+def shared_memory() -> None:
+    """A worker that is killed with a shared-memory file open."""
+    code = (
+        "import mmap, os, signal, time, uuid\n"
+        "path = f'/dev/shm/verl-gui-test-{uuid.uuid4().hex}'\n"
+        "file = open(path, 'w+b'); file.truncate(4096); held = mmap.mmap(file.fileno(), 4096)\n"
+        "print('shm', path, flush=True); time.sleep(2); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False)
+
+
 def metrics(count: int, pause: float) -> None:
     with open(os.environ["VERL_FILE_LOGGER_PATH"], "wb", buffering=0) as file:
         for step in range(1, count + 1):
@@ -36,6 +47,8 @@ def main() -> None:
         name, _, value = argument.partition("=")
         if name == "daemon":
             daemon(ignore_sigterm=value == "stubborn")
+        elif name == "shm":
+            shared_memory()
         elif name == "metrics":
             metrics(int(value), 0.05)
         elif name == "print":

@@ -2,9 +2,10 @@ import mmap
 import os
 import subprocess
 import sys
-import time
 import uuid
 from pathlib import Path
+
+import pytest
 
 from verl_gui.launch import leftovers
 
@@ -44,33 +45,61 @@ def test_ray_logs_are_kept(tmp_path):
     assert (tmp_path / "ray-logs/raylet.out").read_text() == "here"
 
 
-def test_shared_memory_is_removed_only_when_ours_young_and_unused():
-    names = {kind: f"/dev/shm/verl-gui-test-{kind}-{uuid.uuid4().hex}" for kind in ("ours", "used", "old")}
-    for path in names.values():
-        Path(path).write_bytes(b"x" * mmap.PAGESIZE)
-    holders = {
-        kind: subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE)
-        for kind, path in names.items()
-    }
+def _hold(path: str) -> subprocess.Popen:
+    """A process that has ``path`` in its memory."""
+    Path(path).write_bytes(b"x" * mmap.PAGESIZE)
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE)
+    holder.stdout.readline()
+    return holder
+
+
+def test_shared_memory_is_removed_only_when_it_is_ours_and_unused():
+    kinds = ("before", "dead", "alive", "foreign")
+    names = {kind: f"/dev/shm/verl-gui-test-{kind}-{uuid.uuid4().hex}" for kind in kinds}
+    holders = {"before": _hold(names["before"])}
     try:
-        for holder in holders.values():
-            holder.stdout.readline()
-        mapped = leftovers.shared_memory_of(holder.pid for holder in holders.values())
-        assert mapped == set(names.values())
-        for kind in ("ours", "old"):
+        watch = leftovers.SharedMemoryWatch()
+        holders |= {kind: _hold(names[kind]) for kind in kinds[1:]}
+        ours = [holders[kind].pid for kind in ("before", "dead", "alive")]
+        watch.look(lambda: ours)
+        assert watch.ours == {names["dead"], names["alive"]}
+        for kind in ("before", "dead", "foreign"):
             holders[kind].kill()
             holders[kind].wait()
-        assert leftovers.remove_shared_memory({names["old"]}, younger_than=time.time() + 60) == []
-        assert leftovers.remove_shared_memory(mapped - {names["old"]}, younger_than=time.time() - 60) == [
-            names["ours"]
-        ]
-        assert [Path(names[kind]).exists() for kind in ("ours", "used", "old")] == [False, True, True]
+        for _ in range(10):
+            watch.look(lambda: ours)
+        assert watch.remove() == [names["dead"]]
+        assert [Path(names[kind]).exists() for kind in kinds] == [True, False, True, True]
     finally:
         for holder in holders.values():
             holder.kill()
             holder.wait()
         for path in names.values():
             Path(path).unlink(missing_ok=True)
+
+
+def test_processes_are_not_asked_for_when_nothing_is_new(monkeypatch):
+    monkeypatch.setattr(leftovers, "_names", lambda: {"/dev/shm/old"})
+    leftovers.SharedMemoryWatch().look(lambda: pytest.fail("asked"))
+
+
+def test_the_scratch_of_a_killed_run_is_removed_by_the_next(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(leftovers, "_SOCKET_PATH_LIMIT", 1000)
+    code = "import sys; from verl_gui.launch.leftovers import make_scratch; print(make_scratch())"
+    environment = {**os.environ, "TMPDIR": "/var/tmp", "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
+    )
+    killed = Path(done.stdout.strip()).rename(tmp_path / "vg-killed")
+    living = leftovers.make_scratch()
+    assert not killed.exists() and living.exists()
+    (tmp_path / "vg-foreign").mkdir()
+    (tmp_path / "vg-foreign" / leftovers._OWNERS).write_text("4026539999 1 1\n")  # another container's
+    (tmp_path / "vg-fresh").mkdir()
+    (tmp_path / "vg-file").touch()
+    leftovers.make_scratch()
+    assert {"vg-foreign", "vg-fresh", "vg-file", living.name} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_only_locks_of_our_dead_x_servers_are_removed(tmp_path):

@@ -123,12 +123,19 @@ def test_a_killed_supervisor_takes_everything_with_it(launched):
 
 
 def test_a_killed_guard_takes_everything_with_it(launched):
-    process = launched.start("daemon=stubborn", "sleep=60")
+    process = launched.start("temp", "daemon=stubborn", "sleep=60")
     launched.wait_for_log("sleeping")
     os.kill(launched.find(GUARD, without=SUPERVISOR), signal.SIGKILL)
     process.communicate(timeout=60)
     assert process.returncode == 137
     assert launched.alive() == {}
+    assert not _temporary_directory(launched).parent.exists()
+
+
+def test_shared_memory_of_a_killed_worker_is_removed(launched):
+    status, _ = launched.run("shm", "exit=1")
+    path = Path(re.search(r"^shm (.+)$", launched.log(), re.MULTILINE)[1])
+    assert status == 1 and not path.exists()
 
 
 def test_temporary_files_are_removed_and_metrics_go_to_the_run(launched):

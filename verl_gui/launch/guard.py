@@ -27,6 +27,7 @@ from verl_gui.launch import leftovers, processes
 
 logger = logging.getLogger("verl_gui.launch.guard")
 
+_WATCH_EVERY_SECONDS = 0.5  # how often new shared memory is looked for
 _SWEEP_GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL for what the command leaves
 
 
@@ -60,31 +61,32 @@ class Guard:
         self.scratch = scratch
         self.ray_logs = ray_logs
         self._signals: list[int] = []  # received, not yet passed on
+        self._shared_memory = leftovers.SharedMemoryWatch()
         self._child = 0  # process id of the command
         self._status: int | None = None  # and its wait status, once it has ended
 
     def run(self) -> int:
         """Run the command, end what it leaves, and return its exit status."""
-        started = time.time()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda received, _: self._signals.append(received))
         processes.become_subreaper()
+        if self.scratch is not None:
+            leftovers.own_scratch(self.scratch)
         self._child = self._start()
         self._wait()
-        own = processes.descendants(os.getpid())
-        shared = leftovers.shared_memory_of(process.pid for process in own)
+        left = processes.descendants(os.getpid())
         if self._status is None:
             logger.warning("the command did not end in time; killing it")
             processes.send(self._child, signal.SIGKILL)
-        elif own:
-            logger.info("ending what the command left running: %s", ", ".join(map(str, own)))
+        elif left:
+            logger.info("ending what the command left running: %s", ", ".join(map(str, left)))
         stuck = processes.terminate(
             lambda: processes.descendants(os.getpid()), grace_seconds=self._sweep_grace(), reap=self._reap
         )
         if stuck:
             logger.error("these could not be killed: %s", ", ".join(map(str, stuck)))
         status = 0x7F00 if self._status is None else self._status
-        self._clean_up([process.pid for process in own], shared, started, failed=status != 0)
+        self._clean_up([process.pid for process in left], failed=status != 0)
         code = os.waitstatus_to_exitcode(status)
         return 128 - code if code < 0 else code
 
@@ -112,8 +114,12 @@ class Guard:
     def _wait(self) -> None:
         """Return when the command ended, or when it must be killed."""
         deadline: float | None = None  # set once the command was told to stop
+        watch_at = 0.0
         while True:
             self._reap()
+            if time.monotonic() >= watch_at:
+                self._shared_memory.look(self._pids)
+                watch_at = time.monotonic() + _WATCH_EVERY_SECONDS
             if self._status is not None:
                 return
             if self._signals:
@@ -137,12 +143,15 @@ class Guard:
         if self._child in ended:
             self._status = ended[self._child]
 
+    def _pids(self) -> list[int]:
+        return [process.pid for process in processes.descendants(os.getpid())]
+
     def _sweep_grace(self) -> float:
         """Seconds for the leftovers; none when somebody has asked twice."""
         return 0.5 if self._signals else _SWEEP_GRACE_SECONDS
 
-    def _clean_up(self, pids: list[int], shared: set[str], started: float, *, failed: bool) -> None:
-        for what in leftovers.remove_shared_memory(shared, younger_than=started):
+    def _clean_up(self, pids: list[int], *, failed: bool) -> None:
+        for what in self._shared_memory.remove():
             logger.info("removed shared memory %s", what)
         for what in leftovers.remove_x_locks(pids):
             logger.info("removed the lock of a killed X server %s", what)

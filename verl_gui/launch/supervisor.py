@@ -98,6 +98,7 @@ class _Run:
         self._metrics = Follower(directory / metrics.METRICS_FILE)
         self._phases = PhaseTracker()
         self._guard: subprocess.Popen[bytes] | None = None
+        self._scratch = leftovers.make_scratch()
         self._pending: list[int] = []  # signals that came before the guard was there
 
     def follow(self) -> int:
@@ -124,15 +125,15 @@ class _Run:
                 processes.become_subreaper(False)
 
     def _start_guard(self, lifeline: int, log: int) -> subprocess.Popen[bytes]:
-        scratch = leftovers.make_scratch()
-        options = ["--grace", str(self.grace_seconds), "--lifeline", str(lifeline), "--scratch", str(scratch)]
+        options = ["--grace", str(self.grace_seconds), "--lifeline", str(lifeline)]
+        options += ["--scratch", str(self._scratch)]
         options += ["--ray-logs", str(self.directory / "ray-logs")]
         return subprocess.Popen(
             [sys.executable, "-m", "verl_gui.launch.guard", *options, "--", *self.command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment(self.directory, scratch),
+            env=environment(self.directory, self._scratch),
             pass_fds=[lifeline],
             start_new_session=True,  # the terminal's Ctrl-C reaches the supervisor alone
         )
@@ -153,6 +154,8 @@ class _Run:
         orphans = ours()
         processes.terminate(ours, grace_seconds=5, reap=lambda: _reap(orphans))
         _reap(orphans)
+        if self._scratch.exists():
+            leftovers.remove_scratch(self._scratch)
 
     def _look(self, *, to_the_end: bool = False) -> None:
         """Take in what was written since the last look."""

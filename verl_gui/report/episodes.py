@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
 from verl_gui.report.pictures import PictureBook
@@ -113,8 +113,8 @@ def survey(directory: str | os.PathLike[str], limit: int) -> Survey:
         pile.append((trajectory.global_step, _identity(trajectory)))
     by_step = [sorted(pile, key=lambda entry: entry[0]) for pile in piles.values()]
     rounds = zip_longest(*map(_late_and_early, by_step))
-    order = [entry[1] for turn in rounds for entry in turn if entry is not None]
-    return Survey(tasks, failures, total, set(order[:limit]))
+    order = dict.fromkeys(entry[1] for turn in rounds for entry in turn if entry is not None)
+    return Survey(tasks, failures, total, set(islice(order, limit)))
 
 
 def _late_and_early(entries: list[Any]) -> Iterable[Any]:

@@ -220,7 +220,8 @@ function drawActions(actions, width, height) {
   function arrow(x1, y1, x2, y2) {
     const angle = Math.atan2(y2 - y1, x2 - x1), size = 4.5 * unit;
     const corner = (turn) => `${x2 - size * Math.cos(angle + turn)},${y2 - size * Math.sin(angle + turn)}`;
-    return [...outlined("line", { x1, y1, x2, y2 }),
+    const neck = { x1, y1, x2: x2 - 0.7 * size * Math.cos(angle), y2: y2 - 0.7 * size * Math.sin(angle) };
+    return [...outlined("line", neck),
       vector("polygon", { points: `${x2},${y2} ${corner(0.45)} ${corner(-0.45)}`, class: "mark-head", "stroke-width": 0.5 * unit })];
   }
 }
