@@ -86,12 +86,16 @@ def test_processes_are_not_asked_for_when_nothing_is_new(monkeypatch):
 def test_the_scratch_of_a_killed_run_is_removed_by_the_next(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(leftovers, "_SOCKET_PATH_LIMIT", 1000)
-    code = "import sys; from verl_gui.launch.leftovers import make_scratch; print(make_scratch())"
-    environment = {**os.environ, "TMPDIR": "/var/tmp", "PYTHONPATH": str(Path(__file__).parents[2])}
+    code = (
+        "from verl_gui.launch import leftovers; leftovers._SOCKET_PATH_LIMIT = 1000; "
+        "print(leftovers.make_scratch())"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
     )
-    killed = Path(done.stdout.strip()).rename(tmp_path / "vg-killed")
+    killed = Path(done.stdout.strip())
+    assert killed.is_dir()
     living = leftovers.make_scratch()
     assert not killed.exists() and living.exists()
     (tmp_path / "vg-foreign").mkdir()
