@@ -13,8 +13,7 @@ import io
 import logging
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 from uuid import uuid4
@@ -23,13 +22,14 @@ from zlib import crc32
 from PIL import Image
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from verl_gui.actions import ActionFormatError, get_grammar, parse
+from verl_gui.actions import get_grammar
 from verl_gui.config import GuiConfig
 from verl_gui.envs.base import EnvFailure, Observation
 from verl_gui.envs.pool import get_env_pool
 from verl_gui.rollout.context import Segment, window_messages
 from verl_gui.rollout.conversation import next_message
-from verl_gui.rollout.reward import Reward, episode_reward
+from verl_gui.rollout.episode import Episode, play
+from verl_gui.rollout.reward import Reward
 from verl_gui.rollout.trajectory import Trajectory, TrajectoryStep, TrajectoryWriter
 from verl_gui.tasks.task import Task
 
@@ -46,32 +46,16 @@ def _writer(directory: str, process: int) -> TrajectoryWriter:
 
 
 @dataclass
-class Episode:
-    """What has happened so far in one episode.
+class TokenEpisode(Episode):
+    """An episode and the tokens that training takes from it.
 
     Attributes:
-        images: decoded screenshots, one for each turn, the current one last.
-        screenshots: the same as PNG bytes.
-        answers: the model's answers in words.
         segments: token sequences, see :mod:`verl_gui.rollout.context`.
-        malformed: number of answers that could not be parsed.
         versions: lowest and highest version of the weights that sampled.
     """
 
-    task: Task
-    instruction: str = ""
-    screen: tuple[int, int] = (0, 0)
-    frame: tuple[int, int] = (0, 0)
-    images: list[Image.Image] = field(default_factory=list)
-    screenshots: list[bytes] = field(default_factory=list)
-    answers: list[str] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
-    steps: list[TrajectoryStep] = field(default_factory=list)
-    malformed: int = 0
-    outcome: str = "step_limit"
     versions: tuple[int | None, int | None] = (None, None)
-    generate_s: float = 0.0
-    env_s: float = 0.0
 
 
 class GuiAgentLoop(AgentLoopBase):
@@ -102,7 +86,7 @@ class GuiAgentLoop(AgentLoopBase):
         Returns:
             One output for each segment of the episode; none if the environment failed.
         """
-        episode = Episode(Task.from_dict(kwargs["task"]))
+        episode = TokenEpisode(Task.from_dict(kwargs["task"]))
         seed = int(kwargs["seed"]) if int(kwargs["seed"]) >= 0 else None
         try:
             reward = await self._play(episode, seed, sampling_params)
@@ -115,43 +99,21 @@ class GuiAgentLoop(AgentLoopBase):
         await self._record(episode, seed, reward, None, kwargs)
         return self._outputs(episode, reward)
 
-    async def _play(self, episode: Episode, seed: int | None, sampling_params: dict[str, Any]) -> Reward:
-        pool = get_env_pool(self.gui.env)
+    async def _play(self, episode: TokenEpisode, seed: int | None, sampling_params: dict[str, Any]) -> Reward:
         request_id = uuid4().hex  # one for all turns, so that they meet the same engine and its prefix cache
-        async with pool.lease() as env:
-            started = time.monotonic()
-            observation = await env.reset(episode.task, seed=seed)
-            episode.env_s += time.monotonic() - started
-            episode.instruction = observation.info.get("instruction") or episode.task.instruction
-            while True:
-                await self._see(episode, observation)
-                answer = await self._answer(episode, request_id, sampling_params)
-                if answer is None:
-                    break
-                actions, error = self._read(episode, answer)
-                started = time.monotonic()
-                ends = error is not None and self.gui.reward.end_on_format_error
-                if error is None:
-                    result = await env.step(actions)
-                    observation = result.observation
-                    if any(action.type.is_terminal for action in actions):
-                        episode.outcome, ends = "finished", True
-                    elif result.terminated:
-                        episode.outcome, ends = "terminated", True
-                elif ends:
-                    episode.outcome = "format_error"
-                seconds = time.monotonic() - started
-                episode.env_s += seconds
-                episode.steps[-1].seconds["env"] = seconds
-                if ends or len(episode.answers) >= self.gui.rollout.max_steps:
-                    break
-            score = await env.evaluate()
-            episode.screenshots.append(observation.screenshot)
-        return episode_reward(
-            score, malformed=episode.malformed, answers=len(episode.answers), config=self.gui.reward
-        )
+        async with get_env_pool(self.gui.env).lease() as env:
+            return await play(
+                env,
+                episode,
+                see=self._see,
+                answer=lambda episode: self._answer(episode, request_id, sampling_params),
+                seed=seed,
+                grammar=self.grammar.name,
+                max_steps=self.gui.rollout.max_steps,
+                reward=self.gui.reward,
+            )
 
-    async def _see(self, episode: Episode, observation: Observation) -> None:
+    async def _see(self, episode: TokenEpisode, observation: Observation) -> None:
         """Lay the current screenshot out in tokens, in the running segment or in a new one."""
         image = await self.loop.run_in_executor(None, _decode, observation.screenshot)
         episode.images.append(image)
@@ -187,7 +149,9 @@ class GuiAgentLoop(AgentLoopBase):
         episode.screen, episode.frame = image.size, (columns * patch, rows * patch)
         episode.segments.append(Segment(list(prompt_ids), images))
 
-    async def _answer(self, episode: Episode, request_id: str, sampling_params: dict[str, Any]) -> str | None:
+    async def _answer(
+        self, episode: TokenEpisode, request_id: str, sampling_params: dict[str, Any]
+    ) -> str | None:
         """Sample an answer and append it; None when the token budget is spent (the episode then ends)."""
         segment = episode.segments[-1]
         room = self.rollout_config.response_length - len(segment.response_ids)
@@ -235,32 +199,7 @@ class GuiAgentLoop(AgentLoopBase):
         )
         return text
 
-    def _read(self, episode: Episode, answer: str) -> tuple[Sequence[Any], ActionFormatError | None]:
-        """Parse the answer and note in the record what it was taken to mean."""
-        step = episode.steps[-1]
-        try:
-            response = parse(answer, grammar=self.grammar.name, frame=episode.frame, screen=episode.screen)
-        except ActionFormatError as error:
-            episode.malformed += 1
-            episode.steps[-1] = TrajectoryStep(
-                step.screenshot,
-                step.text,
-                error=str(error),
-                log_prob_mean=step.log_prob_mean,
-                seconds=step.seconds,
-            )
-            return (), error
-        episode.steps[-1] = TrajectoryStep(
-            step.screenshot,
-            step.text,
-            thought=response.thought,
-            actions=[{k: v for k, v in asdict(a).items() if v is not None} for a in response.actions],
-            log_prob_mean=step.log_prob_mean,
-            seconds=step.seconds,
-        )
-        return response.actions, None
-
-    def _outputs(self, episode: Episode, reward: Reward) -> list[AgentLoopOutput]:
+    def _outputs(self, episode: TokenEpisode, reward: Reward) -> list[AgentLoopOutput]:
         low, high = episode.versions
         outputs = []
         for segment in episode.segments:
