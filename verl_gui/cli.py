@@ -18,6 +18,8 @@ from verl_gui import __version__
 COMMAND_MODULES = (
     "verl_gui.launch.commands",
     "verl_gui.report.commands",
+    "verl_gui.tasks.commands",
+    "verl_gui.evaluation.commands",
 )
 
 

@@ -78,11 +78,22 @@ class Task:
                 raise TaskFormatError(
                     file, f"config[{i}]", f'expected {{"type": ..., "parameters": ...}}, got {step!r}'
                 )
+            if not isinstance(step.get("parameters", {}), Mapping):
+                raise TaskFormatError(
+                    file, f"config[{i}].parameters", f"expected an object, got {step['parameters']!r}"
+                )
         evaluator = data.get("evaluator") or {}
         if not isinstance(evaluator, Mapping) or (evaluator and "func" not in evaluator):
             raise TaskFormatError(file, "evaluator", f'expected an object with "func", got {evaluator!r}')
+        func = evaluator.get("func", "")
+        if not isinstance(func, str) and not _all_strings(func):
+            raise TaskFormatError(file, "evaluator.func", f"expected a name or a list of names, got {func!r}")
+        if evaluator.get("conj", "and") not in ("and", "or"):
+            raise TaskFormatError(
+                file, "evaluator.conj", f"expected 'and' or 'or', got {evaluator['conj']!r}"
+            )
         apps = data.get("related_apps") or ()
-        if isinstance(apps, str) or not all(isinstance(app, str) for app in apps):
+        if apps and not _all_strings(apps):
             raise TaskFormatError(file, "related_apps", f"expected a list of strings, got {apps!r}")
         return cls(
             id=task_id,
@@ -98,3 +109,8 @@ class Task:
     def to_dict(self) -> dict[str, Any]:
         """The task as a JSON-ready object; ``Task.from_dict`` gives it back unchanged."""
         return json.loads(json.dumps(asdict(self)))
+
+
+def _all_strings(value: Any) -> bool:
+    """Whether ``value`` is a list of at least one string."""
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, str) for item in value)
