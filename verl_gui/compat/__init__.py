@@ -6,6 +6,7 @@ from verl_gui.compat import (
     shared_memory,
     text_only_batch,
     vllm_cpu_weights,
+    vllm_idle_wait,
     vllm_name,
     weight_sync,
 )
@@ -29,7 +30,7 @@ VERL_BRIDGES: tuple[Bridge, ...] = (
     *weight_sync.BRIDGES,
     text_only_batch.BRIDGE,
 )
-VLLM_BRIDGES: tuple[Bridge, ...] = (vllm_cpu_weights.BRIDGE,)
+VLLM_BRIDGES: tuple[Bridge, ...] = (vllm_cpu_weights.BRIDGE, vllm_idle_wait.BRIDGE)
 
 
 def install_all() -> None:

@@ -21,7 +21,8 @@ def _keep_weights(utils: ModuleType) -> None:
     utils.dispatch_cpu_unquantized_gemm = dispatch_cpu_unquantized_gemm  # type: ignore[attr-defined]
 
 
-def _vllm_runs_on_cpu() -> bool:
+def vllm_runs_on_cpu() -> bool:
+    """Whether vLLM picked its CPU platform in this process."""
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cpu())
@@ -33,5 +34,5 @@ BRIDGE = Bridge(
     requires={"vllm": VLLM},
     twin="patches/vllm/0001-cpu-keep-the-weight-of-prepacked-linear-layers.patch",
     apply=_keep_weights,
-    wanted=_vllm_runs_on_cpu,
+    wanted=vllm_runs_on_cpu,
 )
