@@ -3,6 +3,7 @@
 from verl_gui.compat import (
     fsdp_engine,
     process_group,
+    processor_positions,
     shared_memory,
     text_only_batch,
     vllm_cpu_weights,
@@ -29,6 +30,7 @@ VERL_BRIDGES: tuple[Bridge, ...] = (
     shared_memory.BRIDGE,
     *weight_sync.BRIDGES,
     text_only_batch.BRIDGE,
+    processor_positions.BRIDGE,
 )
 VLLM_BRIDGES: tuple[Bridge, ...] = (vllm_cpu_weights.BRIDGE, vllm_idle_wait.BRIDGE)
 

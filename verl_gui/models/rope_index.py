@@ -171,24 +171,26 @@ def _compute(
         if mm_token_type_ids is None
         else _vector(mm_token_type_ids, "mm_token_type_ids", length=len(tokens))[0]
     )
-    positions = np.zeros((rows, len(tokens)), np.int64)
-    if attention_mask is None:
-        valid = np.arange(len(tokens))
-    else:
-        valid = np.flatnonzero(_vector(attention_mask, "attention_mask", length=len(tokens))[0])
-    if not len(valid):
-        return torch.from_numpy(positions).to(device)
-    inside = slice(valid[0], valid[-1] + 1)
-    tokens, kinds, target = tokens[inside], kinds[inside], positions[:, inside]
-    holes = target.shape[1] != len(valid)
-    if holes:  # padding in between: work on what is left, put it back afterwards
-        valid -= valid[0]
-        tokens, kinds, target = tokens[valid], kinds[valid], np.empty((rows, len(valid)), np.int64)
-    target[0] = np.arange(len(valid))
-    _place(target[-3:], _plan(tokens, kinds, media, ids.vision_start))
-    if holes:
-        positions[:, inside][:, valid] = target
+    where: Any = slice(None)
+    positions = np.empty((rows, len(tokens)), np.int64)
+    if attention_mask is not None:
+        mask = _vector(attention_mask, "attention_mask", length=len(tokens))[0] != 0
+        if not mask.all():
+            positions[:] = 0
+            where = _slice_or_indices(np.flatnonzero(mask))
+    target = positions[:, where]  # of a slice a view, of indices a copy
+    target[:-3] = np.arange(target.shape[1])
+    _place(target[-3:], _plan(tokens[where], kinds[where], media, ids.vision_start))
+    positions[:, where] = target
     return torch.from_numpy(positions).to(device)
+
+
+def _slice_or_indices(indices: np.ndarray) -> Any:
+    """The slice that picks the same entries, if there is one: padding is at the ends as a rule."""
+    if not len(indices):
+        return slice(0)
+    whole = slice(int(indices[0]), int(indices[-1]) + 1)
+    return whole if whole.stop - whole.start == len(indices) else indices
 
 
 class RopeIndexBuilder:
@@ -379,7 +381,9 @@ def _runs(kinds: np.ndarray) -> list[_Run]:
 
 def _kinds(tokens: np.ndarray, ids: VisionTokenIds) -> np.ndarray:
     """(L,) text, image or video."""
-    return (tokens == ids.image) * np.int8(_IMAGE) + (tokens == ids.video) * np.int8(_VIDEO)
+    kinds = (tokens == ids.image).view(np.int8)  # True is 1, which is _IMAGE
+    kinds[tokens == ids.video] = _VIDEO
+    return kinds
 
 
 def _media(
