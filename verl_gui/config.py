@@ -84,6 +84,99 @@ class ReportConfig:
 
 
 @dataclass(frozen=True)
+class AllocationConfig:
+    """How many rollouts a prompt gets; see ``verl_gui.tasks.allocation``."""
+
+    name: str = "fixed"
+    """``fixed``: rollout.n for each; ``success_rate``: fewer for tasks that are mostly solved; or one of your
+    own (``register_allocator``)."""
+    n_min: int = 2
+    """Least rollouts of a prompt; a group of one teaches nothing."""
+    n_max: int | None = None
+    """Most rollouts of a prompt; ``null`` for rollout.n."""
+    total_min: int | None = None
+    """Least rollouts of a batch of train_batch_size prompts; ``null`` sets no bound beyond n_min for each."""
+    total_max: int | None = None
+    """Most rollouts of such a batch; ``null`` for train_batch_size x rollout.n."""
+    easy_above: float = 0.6
+    """``success_rate``: a recent success rate up to which a task gets all its rollouts."""
+    min_attempts: int = 8
+    """``success_rate``: recent attempts below which a task gets all its rollouts."""
+
+    def __post_init__(self) -> None:
+        for name in ("n_min", "n_max", "total_min", "total_max", "min_attempts"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"gui.tasks.allocation.{name}={value}: expected at least 1")
+        if not 0.0 <= self.easy_above < 1.0:
+            raise ConfigError(f"gui.tasks.allocation.easy_above={self.easy_above}: expected a rate in [0, 1)")
+
+
+@dataclass(frozen=True)
+class StepLimitConfig:
+    """A step limit for each task, learnt from its successes; see ``verl_gui.tasks.step_limit``."""
+
+    slack: float | None = None
+    """The limit is the longest success so far times this, at most rollout.max_steps; ``null`` turns it off."""
+    least: int = 3
+    """No task gets fewer steps than this."""
+    min_successes: int = 2
+    """Successes a task needs before its limit is lowered."""
+
+    def __post_init__(self) -> None:
+        if self.slack is not None and self.slack < 1.0:
+            raise ConfigError(
+                f"gui.tasks.step_limit.slack={self.slack}: below 1 it would cut off known solutions"
+            )
+        if self.least < 1 or self.min_successes < 1:
+            raise ConfigError("gui.tasks.step_limit: least and min_successes must be at least 1")
+
+
+@dataclass(frozen=True)
+class CooldownConfig:
+    """A rest for tasks that only fail; see ``verl_gui.tasks.curriculum``."""
+
+    failures: int = 0
+    """Failed attempts in a row after which a task rests; 0 turns it off."""
+    steps: int = 10
+    """Training steps that the rest lasts."""
+
+    def __post_init__(self) -> None:
+        if self.failures < 0 or self.steps < 1:
+            raise ConfigError("gui.tasks.cooldown: expected failures of at least 0 and steps of at least 1")
+
+
+@dataclass(frozen=True)
+class TasksConfig:
+    """Which tasks are trained on, how often and for how long."""
+
+    bad_tasks: Literal["refuse", "skip"] = "refuse"
+    """What becomes of a task that cannot be used: the run is refused, or the task is left out and reported."""
+    test_share: float = 0.1
+    """Share of the tasks of a source ``PATH@test``; the rest is ``PATH@train``."""
+    split_by: Literal["task", "seed"] = "task"
+    """What ``@train`` and ``@test`` divide: whole tasks, or the seeds of each task."""
+    validate_on_training_tasks: bool = False
+    """Whether train and validation files may share tasks (a validation success then proves little)."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Source of data.train_files -> weight: the share of prompts that are drawn from it; sources that are not
+    named weigh 1. Empty: all tasks alike, in verl's own order."""
+    allocation: AllocationConfig = field(default_factory=AllocationConfig)
+    """How many rollouts a prompt gets."""
+    step_limit: StepLimitConfig = field(default_factory=StepLimitConfig)
+    """A step limit for each task."""
+    cooldown: CooldownConfig = field(default_factory=CooldownConfig)
+    """A rest for tasks that only fail."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.test_share < 1.0:
+            raise ConfigError(f"gui.tasks.test_share={self.test_share}: expected a share between 0 and 1")
+        for source, weight in self.weights.items():
+            if not isinstance(weight, int | float) or isinstance(weight, bool) or not weight > 0:
+                raise ConfigError(f"gui.tasks.weights[{source}]={weight!r}: expected a number above 0")
+
+
+@dataclass(frozen=True)
 class GuiConfig:
     """The ``gui:`` node."""
 
@@ -95,6 +188,9 @@ class GuiConfig:
     """What an episode is worth."""
     report: ReportConfig = field(default_factory=ReportConfig)
     """What is written down for people to look at."""
+
+    tasks: TasksConfig = field(default_factory=TasksConfig)
+    """Which tasks are trained on, how often and for how long."""
 
     @classmethod
     def from_config(cls, config: Any) -> GuiConfig:

@@ -23,7 +23,7 @@ def test_validation_rows_know_that_they_are():
 
 def test_training_on_the_validation_file_is_refused():
     config = OmegaConf.create({"train_files": [*TRAIN, *VAL], "val_files": VAL})
-    with pytest.raises(ValueError, match="share 'miniwob:click-test@test:3'"):
+    with pytest.raises(ValueError, match="share 3 tasks, the first is 'miniwob:click-test#1000000000'"):
         GuiTaskDataset(VAL, config=config)
 
 

@@ -89,7 +89,7 @@ class GuiAgentLoop(AgentLoopBase):
         episode = TokenEpisode(Task.from_dict(kwargs["task"]))
         seed = int(kwargs["seed"]) if int(kwargs["seed"]) >= 0 else None
         try:
-            reward = await self._play(episode, seed, sampling_params)
+            reward = await self._play(episode, seed, sampling_params, kwargs.get("max_steps"))
         except EnvFailure as failure:
             logger.warning(
                 "%s (seed %s): no trajectory, the environment failed: %s", episode.task.id, seed, failure
@@ -99,7 +99,15 @@ class GuiAgentLoop(AgentLoopBase):
         await self._record(episode, seed, reward, None, kwargs)
         return self._outputs(episode, reward)
 
-    async def _play(self, episode: TokenEpisode, seed: int | None, sampling_params: dict[str, Any]) -> Reward:
+    async def _play(
+        self,
+        episode: TokenEpisode,
+        seed: int | None,
+        sampling_params: dict[str, Any],
+        max_steps: int | None,
+    ) -> Reward:
+        """Lease an environment and play; ``max_steps`` is the task's own limit, where it has one."""
+        limit = self.gui.rollout.max_steps
         request_id = uuid4().hex  # one for all turns, so that they meet the same engine and its prefix cache
         async with get_env_pool(self.gui.env).lease() as env:
             return await play(
@@ -109,7 +117,7 @@ class GuiAgentLoop(AgentLoopBase):
                 answer=lambda episode: self._answer(episode, request_id, sampling_params),
                 seed=seed,
                 grammar=self.grammar.name,
-                max_steps=self.gui.rollout.max_steps,
+                max_steps=limit if max_steps is None else min(limit, int(max_steps)),
                 reward=self.gui.reward,
             )
 
@@ -218,6 +226,7 @@ class GuiAgentLoop(AgentLoopBase):
                         "min_global_steps": low,
                         "max_global_steps": high,
                         "task_id": episode.task.id,
+                        "steps": len(episode.answers),
                         "reward_extra_info": {
                             "acc": float(reward.score >= 1.0),
                             "score": reward.score,

@@ -17,6 +17,7 @@ import transfer_queue as tq
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from verl_gui.rollout.metrics import episode_metrics
+from verl_gui.tasks.statistics import take_rows, training_stats
 
 DEFAULT_POLL_S = 0.1
 DEFAULT_STALL_S = 1800.0
@@ -71,7 +72,7 @@ class _GuiSampling:
         self._clock = StallClock(self._stall_s)
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[Any, dict[str, Any]]:
-        """As verl's, with ``reward/…`` and ``success/…`` of the batch among the metrics.
+        """As verl's, with ``reward/…``, ``success/…`` and ``tasks/…`` among the metrics.
 
         Raises:
             RolloutStalled: nothing has finished for ``stall_timeout_s``.
@@ -82,7 +83,11 @@ class _GuiSampling:
             data = tq.kv_batch_get(
                 keys=last_outputs(batch.keys), partition_id=partition_id, select_fields=["extra_fields"]
             )
-            metrics.update(episode_metrics(getattr(row, "data", row) for row in data["extra_fields"]))
+            rows = [getattr(row, "data", row) for row in data["extra_fields"]]
+            metrics.update(episode_metrics(rows))
+            metrics.update(
+                take_rows(training_stats(), rows, step=global_steps, all_back=self.trainer_mode == "sync")  # type: ignore[attr-defined]
+            )
         return batch, metrics
 
     def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:

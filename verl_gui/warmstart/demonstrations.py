@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from PIL import Image
 
 from verl_gui.actions import get_grammar, parse
 from verl_gui.envs.miniwob import MiniwobEnv, OracleError, elements, oracle
+from verl_gui.rollout.trajectory import read_trajectories
 from verl_gui.tasks.sources import TaskInstance
 from verl_gui.warmstart.behaviour_cloning import Demonstration
 from verl_gui.warmstart.words import describe, element_name, snap
@@ -85,3 +87,42 @@ def load_demonstrations(file: str | Path) -> list[Demonstration]:
     """Read what :func:`save_demonstrations` wrote; nothing in the file is executed."""
     data = torch.load(file, weights_only=True)
     return [Demonstration(**{**item, "frames": list(item["frames"].numpy())}) for item in data]
+
+
+def from_trajectories(directory: str | Path) -> list[Demonstration]:
+    """Successful trajectories as demonstrations, e.g. those that ``verl-gui tasks record`` wrote.
+
+    What the elements on the screen are called is not in a trajectory, so ``elements`` is empty: the warm
+    start then learns from the answers and from where they act. A trajectory is left out with a warning when it has
+    no screenshots, a malformed answer, or frames other than what the model is to see.
+
+    Args:
+        directory: what :func:`verl_gui.rollout.trajectory.read_trajectories` reads.
+    """
+    demos = []
+    for trajectory in read_trajectories(directory):
+        if trajectory.score != 1.0:
+            continue
+        usable = all(step.screenshot and step.error is None for step in trajectory.steps)
+        if not usable or trajectory.frame != trajectory.screen:
+            logger.warning("%s (seed %s) is no demonstration", trajectory.task_id, trajectory.seed)
+            continue
+        frames = [
+            np.asarray(Image.open(io.BytesIO(step.screenshot)).convert("RGB")) for step in trajectory.steps
+        ]
+        demos.append(
+            Demonstration(
+                trajectory.instruction,
+                frames,
+                [step.text for step in trajectory.steps],
+                [_target(step.actions) for step in trajectory.steps],
+                [[] for _ in trajectory.steps],
+            )
+        )
+    return demos
+
+
+def _target(actions: Sequence[dict[str, Any]]) -> tuple[float, float] | None:
+    """Where the first action acts."""
+    first = actions[0] if actions else {}
+    return (first["x"], first["y"]) if "x" in first and "y" in first else None
