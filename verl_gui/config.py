@@ -117,7 +117,7 @@ class StepLimitConfig:
     """A step limit for each task, learnt from its successes; see ``verl_gui.tasks.step_limit``."""
 
     slack: float | None = None
-    """The limit is the longest success so far times this, at most rollout.max_steps; ``null`` turns it off."""
+    """The limit is the longest success so far times this, at most rollout.max_steps; ``null``: off."""
     least: int = 3
     """No task gets fewer steps than this."""
     min_successes: int = 2
@@ -151,7 +151,7 @@ class TasksConfig:
     """Which tasks are trained on, how often and for how long."""
 
     bad_tasks: Literal["refuse", "skip"] = "refuse"
-    """What becomes of a task that cannot be used: the run is refused, or the task is left out and reported."""
+    """What a task that cannot be used leads to: the run is refused, or it is left out and reported."""
     test_share: float = 0.1
     """Share of the tasks of a source ``PATH@test``; the rest is ``PATH@train``."""
     split_by: Literal["task", "seed"] = "task"

@@ -157,6 +157,7 @@ def _filter(options: argparse.Namespace) -> int:
     page = filter_report.write_report(content, options.out)
     sys.stdout.write(filter_report.text(content))
     sys.stdout.write(f"{page}\n")
+    (options.out / "tasks.json").unlink(missing_ok=True)  # of another rule; it can be written again
     try:
         warning = task_filter.check_enough(filtered, batch_size=options.batch_size)
     except task_filter.FilterError as error:

@@ -93,8 +93,8 @@ def from_trajectories(directory: str | Path) -> list[Demonstration]:
     """Successful trajectories as demonstrations, e.g. those that ``verl-gui tasks record`` wrote.
 
     What the elements on the screen are called is not in a trajectory, so ``elements`` is empty: the warm
-    start then learns from the answers and from where they act. A trajectory is left out with a warning when it has
-    no screenshots, a malformed answer, or frames other than what the model is to see.
+    start then learns from the answers and from where they act. A trajectory is left out with a warning when
+    it has no screenshots, a malformed answer, or frames other than what the model is to see.
 
     Args:
         directory: what :func:`verl_gui.rollout.trajectory.read_trajectories` reads.
