@@ -4,6 +4,7 @@ from verl_gui.compat import (
     fsdp_engine,
     process_group,
     processor_positions,
+    ragged_positions,
     shared_memory,
     text_only_batch,
     vllm_cpu_weights,
@@ -31,6 +32,7 @@ VERL_BRIDGES: tuple[Bridge, ...] = (
     *weight_sync.BRIDGES,
     text_only_batch.BRIDGE,
     processor_positions.BRIDGE,
+    ragged_positions.BRIDGE,
 )
 VLLM_BRIDGES: tuple[Bridge, ...] = (vllm_cpu_weights.BRIDGE, vllm_idle_wait.BRIDGE)
 

@@ -5,6 +5,7 @@ import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Any
 
 Hook = Callable[[ModuleType], None]
 
@@ -30,6 +31,18 @@ def after_import(module_name: str, hook: Hook) -> None:
     _hooks.setdefault(module_name, []).append(hook)
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
+
+
+def replace_imported(module: ModuleType, name: str, replacement: Any) -> None:
+    """Set ``module.name``, also where modules of the same package have already imported it by its name.
+
+    verl has imported some of its own modules by the time it loads its plugins.
+    """
+    original = getattr(module, name)
+    package = module.__name__.partition(".")[0]
+    for other in [module, *(m for key, m in sys.modules.items() if key.partition(".")[0] == package)]:
+        if vars(other).get(name) is original:
+            setattr(other, name, replacement)
 
 
 class _HookedModuleFinder(importlib.abc.MetaPathFinder):

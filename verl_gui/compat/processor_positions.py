@@ -6,11 +6,11 @@ wrote an image placeholder or a picture was cut, and is not told how far apart t
 """
 
 import functools
-import sys
 from types import ModuleType
 from typing import Any
 
 from verl_gui.compat._guard import TRANSFORMERS, VERL, Bridge
+from verl_gui.compat._imports import replace_imported
 
 
 def _bind_our_positions(tokenizer: ModuleType) -> None:
@@ -25,10 +25,7 @@ def _bind_our_positions(tokenizer: ModuleType) -> None:
             bind_rope_index(processor)
         return processor
 
-    # verl's own packages have imported the function by its name before they load any plugin.
-    for module in [tokenizer, *(m for name, m in sys.modules.items() if name.split(".")[0] == "verl")]:
-        if getattr(module, "hf_processor", None) is original:
-            module.hf_processor = hf_processor  # type: ignore[attr-defined]
+    replace_imported(tokenizer, "hf_processor", hf_processor)
 
 
 BRIDGE = Bridge(

@@ -1,25 +1,20 @@
-"""verl's dummy vision pass for a text-only Qwen2-VL / 2.5-VL micro-batch crashes with transformers 5.
+"""verl's vision pass for Qwen2-VL / 2.5-VL crashes without images and runs twice with images and videos.
 
-The pass keeps the vision tower in the graph, so that every FSDP rank runs the same collectives. It averages
-what ``model.visual`` returns, which used to be a tensor and is a ``BaseModelOutputWithPooling`` now. verl's
-own ``unpack_visual_output`` knows both; the dummy pass is the one caller that forgot it.
+The tower has to run equally often on every FSDP rank. For a text-only micro-batch verl passes a dummy image
+and averages what ``model.visual`` returns, which used to be a tensor and is a ``BaseModelOutputWithPooling``
+in transformers 5: every text-only micro-batch fails. (The average times zero would also turn one infinite
+activation into NaN everywhere.) A micro-batch with images and videos makes two passes where the other ranks
+make one, and all of them hang. Placeholders that lost their pictures are trained on as if they were words.
+:mod:`verl_gui.models.vision_pass` makes one pass always.
 """
 
-import functools
 from types import ModuleType
 from typing import Any
 
 from verl_gui.compat._guard import TRANSFORMERS, VERL, Bridge
 
-_PATCHES_PER_SIDE = 4
 
-
-def _unpack_the_dummy_pass(qwen2_vl: ModuleType) -> None:
-    import torch
-
-    original = qwen2_vl._get_input_embeds
-
-    @functools.wraps(original)
+def _pass_once(qwen2_vl: ModuleType) -> None:
     def _get_input_embeds(
         model: Any,
         input_ids: Any,
@@ -29,37 +24,25 @@ def _unpack_the_dummy_pass(qwen2_vl: ModuleType) -> None:
         image_grid_thw: Any = None,
         video_grid_thw: Any = None,
     ) -> tuple[Any, Any]:
-        if pixel_values is not None or pixel_values_videos is not None:
-            return original(
-                model,
-                input_ids,
-                attention_mask,
-                pixel_values,
-                pixel_values_videos,
-                image_grid_thw,
-                video_grid_thw,
-            )
-        inputs_embeds = model.get_input_embeddings()(input_ids)
-        vision = model.config.vision_config
-        patch_dim = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
-        side = _PATCHES_PER_SIDE
-        black_image = torch.zeros(
-            (side * side, patch_dim), dtype=inputs_embeds.dtype, device=inputs_embeds.device
+        from verl_gui.models.vision_pass import embed_with_pictures
+
+        embeds = embed_with_pictures(
+            model,
+            input_ids,
+            pixel_values=pixel_values,
+            image_grid_thw=image_grid_thw,
+            pixel_values_videos=pixel_values_videos,
+            video_grid_thw=video_grid_thw,
         )
-        grid = torch.tensor([[1, side, side]], dtype=torch.long, device=inputs_embeds.device)
-        features, _ = qwen2_vl.unpack_visual_output(model.visual(black_image, grid_thw=grid))
-        inputs_embeds = inputs_embeds + 0.0 * features.mean()
-        if attention_mask is not None:
-            attention_mask = attention_mask.to(inputs_embeds.device)
-        return inputs_embeds, attention_mask
+        return embeds, attention_mask if attention_mask is None else attention_mask.to(embeds.device)
 
     qwen2_vl._get_input_embeds = _get_input_embeds  # type: ignore[attr-defined]
 
 
 BRIDGE = Bridge(
-    name="text-only-micro-batch",
+    name="one-vision-pass",
     module="verl.models.transformers.qwen2_vl",
     requires={"verl": VERL, "transformers": TRANSFORMERS},
-    twin="patches/verl/0006-qwen2-vl-unpack-the-dummy-vision-pass.patch",
-    apply=_unpack_the_dummy_pass,
+    twin="patches/verl/0006-qwen2-vl-one-vision-pass-per-forward.patch",
+    apply=_pass_once,
 )
