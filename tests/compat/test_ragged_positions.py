@@ -33,7 +33,10 @@ def test_released_verl_fails_on_equal_lengths(released):
         padded(data, [6, 6])
 
 
-@pytest.mark.parametrize("lengths", [[6], [6, 6], [4], [4, 4], [1], [1, 1, 1, 1], [6, 7], [3, 6, 6]], ids=str)
+LENGTHS = ([6], [6, 6], [4], [4, 4], [8, 8], [12, 12, 12], [1], [1, 1, 1, 1], [6, 7], [3, 6, 6])
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_every_sequence_keeps_its_positions(repaired, lengths):
     module = repaired(ragged_positions.BRIDGE)
     data, rows = batch(lengths)

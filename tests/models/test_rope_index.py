@@ -84,11 +84,12 @@ def test_equals_transformers(model, parts, data):
     if data.draw(st.booleans()):
         left, right = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 3))
         ids = torch.cat([torch.full((left,), IDS.image), ids, torch.full((right,), 9)])
-        mask = torch.tensor([0] * left + [1] * (len(ids) - left - right) + [0] * right)
+        mask = (torch.arange(len(ids)) >= left) & (torch.arange(len(ids)) < len(ids) - right)
         if data.draw(st.booleans()):  # padding inside text does not break any picture
-            text = (ids != IDS.image) & (ids != IDS.video) & mask.bool()
-            holes = torch.tensor(data.draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids))))
-            mask = mask * ~(text & holes)
+            text = (ids != IDS.image) & (ids != IDS.video)
+            holes = data.draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
+            mask &= ~(text & torch.tensor(holes, dtype=torch.bool))
+        mask = mask.long()
     if not len(ids) or (mask is not None and not mask.any()):
         return
     arguments = (ids, grid_tensor(images), grid_tensor(videos), mask)

@@ -2,7 +2,7 @@
 
 A batch of (4, L) positions comes out of TransferQueue through ``torch.nested.as_nested_tensor``, which makes
 the first dimension ragged unless the lengths differ. verl then declares the last one to be it and leaves the
-data as they lie: a single sequence is trained at wrong positions, several of equal length end in a shape error.
+data as they lie: a single sequence is trained at wrong positions, several of equal length fail.
 """
 
 from types import ModuleType
@@ -11,20 +11,21 @@ from typing import Any
 from verl_gui.compat._guard import VERL, Bridge
 from verl_gui.compat._imports import replace_imported
 
+_ROWS = 4  # text, time, height, width
+
 
 def _lay_out_by_length(tensordict_utils: ModuleType) -> None:
     def maybe_fix_3d_position_ids(data: Any) -> None:
         positions = data["position_ids"] if "position_ids" in data.keys() else None  # noqa: SIM118
         if positions is None or positions.dim() != 3 or not positions.is_nested:
             return
-        values = (
-            positions.values()
-        )  # (4, all tokens), or (4 x sequences, L) when the rows are taken as ragged
-        if values.shape[-1] == positions.offsets()[-1]:
-            positions._ragged_idx = 2
-        else:
-            rows = list(values.unflatten(0, (len(data), -1)))
+        # (rows, all tokens), or (rows of all sequences, L) when the rows were taken as ragged
+        values, sequences = positions.values(), len(data)
+        if values.shape[1] != positions.offsets()[-1] or len(values) == _ROWS * sequences > _ROWS:
+            rows = list(values.unflatten(0, (sequences, -1)))
             data["position_ids"] = tensordict_utils.nested_tensor_from_tensor_list(rows, ragged_idx=2)
+        else:
+            positions._ragged_idx = 2
 
     replace_imported(tensordict_utils, "maybe_fix_3d_position_ids", maybe_fix_3d_position_ids)
 
