@@ -32,7 +32,7 @@ def wilson(successes: float, trials: int, *, z: float = Z_95) -> tuple[float, fl
     rate = successes / trials
     middle = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
     spread = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + (z / (2 * trials)) ** 2)
-    return max(0.0, middle - spread), min(1.0, middle + spread)
+    return max(0.0, min(rate, middle - spread)), min(1.0, max(rate, middle + spread))
 
 
 def pass_at_k(successes: int, trials: int, k: int) -> float:
