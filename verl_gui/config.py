@@ -5,7 +5,7 @@ Recipes add the node to verl's own configuration; :meth:`GuiConfig.from_config` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
@@ -158,9 +158,9 @@ class TasksConfig:
     """What ``@train`` and ``@test`` divide: whole tasks, or the seeds of each task."""
     validate_on_training_tasks: bool = False
     """Whether train and validation files may share tasks (a validation success then proves little)."""
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """Source of data.train_files -> weight: the share of prompts that are drawn from it; sources that are not
-    named weigh 1. Empty: all tasks alike, in verl's own order."""
+    weights: Sequence[float] = ()
+    """A weight for each source of data.train_files: its share of the prompts, whatever its size. Empty: all
+    tasks alike, in verl's own order."""
     allocation: AllocationConfig = field(default_factory=AllocationConfig)
     """How many rollouts a prompt gets."""
     step_limit: StepLimitConfig = field(default_factory=StepLimitConfig)
@@ -171,9 +171,9 @@ class TasksConfig:
     def __post_init__(self) -> None:
         if not 0.0 < self.test_share < 1.0:
             raise ConfigError(f"gui.tasks.test_share={self.test_share}: expected a share between 0 and 1")
-        for source, weight in self.weights.items():
+        for weight in self.weights:
             if not isinstance(weight, int | float) or isinstance(weight, bool) or not weight > 0:
-                raise ConfigError(f"gui.tasks.weights[{source}]={weight!r}: expected a number above 0")
+                raise ConfigError(f"gui.tasks.weights={list(self.weights)}: expected numbers above 0")
 
 
 @dataclass(frozen=True)
@@ -256,4 +256,6 @@ def _check(kind: Any, value: Any, path: str) -> Any:
         origin = getattr(choice, "__origin__", choice)
         if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
             return dict(value)
+        if isinstance(origin, type) and issubclass(origin, Sequence) and isinstance(value, list | tuple):
+            return tuple(value)
     raise ConfigError(f"{path}={value!r}: expected {getattr(kind, '__name__', kind)}")

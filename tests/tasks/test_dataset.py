@@ -3,6 +3,7 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
+from verl_gui.config import ConfigError
 from verl_gui.tasks import Task, TaskFormatError, statistics
 from verl_gui.tasks.dataset import GuiTaskDataset
 
@@ -123,16 +124,18 @@ def test_a_split_of_one_file_never_overlaps(tmp_path):
 
 def test_mixture_by_weights():
     small, large = "miniwob:click-color@train:2", "miniwob:click-test@train:40"
-    dataset = training(train=[large, small], weights={small: 3.0})
+    dataset = training(train=[large, small], weights=[1.0, 3.0])
     names = [row["task"]["id"] for _ in range(20) for row in dataset.__getitems__([0, 0])]
     assert names.count("miniwob:click-color") == 30
-    with pytest.raises(ValueError, match="'elsewhere', which is not in"):
-        training(weights={"elsewhere": 1.0})
+    with pytest.raises(ValueError, match="1 weights for 2"):
+        training(train=[large, small], weights=[1.0])
+    with pytest.raises(ConfigError, match="weights"):
+        training(train=[large, small], weights=[1.0, 0])
 
 
 def test_a_source_that_adds_nothing_to_a_mixture_is_refused():
     with pytest.raises(ValueError, match="brings no task"):
-        training(train=[*TRAIN, "miniwob:click-test@train:4"], weights={TRAIN[0]: 2.0})
+        training(train=[*TRAIN, "miniwob:click-test@train:4"], weights=[2.0, 1.0])
 
 
 EASY = {"train": ["miniwob:click-test@train:4", "miniwob:click-color@train:4"]}

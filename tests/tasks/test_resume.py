@@ -83,7 +83,7 @@ class Loader:
 
 WAYS = [
     {},
-    {"weights": {SOURCE.format(60): 3.0}},
+    {"weights": [3.0, 1.0]},
     {"cooldown": {"failures": 8, "steps": 5}},
 ]
 

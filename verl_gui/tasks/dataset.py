@@ -180,9 +180,10 @@ class GuiTaskDataset(Dataset):
             self._allocate([self.instances[0].task.id] * (self._batch_size or 1))  # refuses bad bounds now
         if not self._tasks.weights and not self._tasks.cooldown.failures:
             return
-        unknown = sorted(set(self._tasks.weights) - set(files))
-        if unknown:
-            raise ValueError(f"gui.tasks.weights names {unknown[0]!r}, which is not in data.train_files")
+        if self._tasks.weights and len(self._tasks.weights) != len(files):
+            raise ValueError(
+                f"gui.tasks.weights has {len(self._tasks.weights)} weights for {len(files)} data.train_files"
+            )
         self._curriculum = Curriculum(
             [instance.name for instance in self.instances],
             self._pools(files),
@@ -196,12 +197,12 @@ class GuiTaskDataset(Dataset):
             return [(list(range(len(self.instances))), 1.0)]
         position = {instance.name: i for i, instance in enumerate(self.instances)}
         pools = []
-        for file in files:
+        for file, weight in zip(files, self._tasks.weights, strict=True):
             found = expand_source(file, split=self._split, skipped=[])
             members = [position.pop(instance.name) for instance in found if instance.name in position]
             if not members:
                 raise ValueError(f"data.train_files: {file!r} brings no task that an earlier source has not")
-            pools.append((members, float(self._tasks.weights.get(file, 1.0))))
+            pools.append((members, float(weight)))
         return pools
 
     def _rests(self, index: int) -> bool:
