@@ -26,6 +26,7 @@ CORE = [
     "python-xlib>=0.33",
     "psutil>=5.9",
     "tqdm>=4.66",
+    "openai>=1.60",
     # verl's own "verl-core" extra
     "pyzmq",
     "msgspec",

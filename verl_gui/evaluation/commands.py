@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from verl_gui.evaluation.options import add_run_options, refusals, run_all
+from verl_gui.evaluation.options import Refused, add_run_options, run_all
 
 
 def add_commands(subparsers: Any) -> None:
@@ -29,9 +29,9 @@ def _eval(options: argparse.Namespace) -> int:
 
     try:
         instances, runs = run_all(options, "eval")
-    except refusals() as error:
+    except Refused as error:
         sys.stderr.write(f"{error}\n")
-        return 2
+        return error.status
     ks = [k for k in (1, 2, 4, 8, 16, 32, 64) if 1 < k <= options.runs]
     content, table = summarize(instances, runs, read_sessions(options.out), read_settings(options.out), ks=ks)
     sys.stdout.write(f"{table}{write_evaluation(content, options.out)}\n")

@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from verl_gui.evaluation.runs import Run
+    from verl_gui.tasks.sources import TaskInstance
 
 
 def add_run_options(parser: argparse.ArgumentParser, *, runs: int, policy: str | None = None) -> None:
@@ -77,15 +81,36 @@ def policy_options(options: argparse.Namespace) -> Any:
     )
 
 
-def run_all(options: argparse.Namespace, label: str) -> tuple[list[Any], list[Any]]:
+class Refused(RuntimeError):
+    """A command cannot go on; the message is for the person who gave it.
+
+    Attributes:
+        status: exit status of the command.
+    """
+
+    def __init__(self, message: str, status: int = 2) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def run_all(options: argparse.Namespace, label: str) -> tuple[list[TaskInstance], list[Run]]:
     """Do what the options ask for.
 
     Returns:
         The task instances and all runs.
 
     Raises:
-        the errors of :func:`verl_gui.evaluation.session.run_session`, and TaskFormatError.
+        Refused: tasks, configuration, policy or directory cannot be used, nothing works, or Ctrl-C.
     """
+    try:
+        return _run_all(options, label)
+    except refusals() as error:
+        raise Refused(str(error)) from error
+    except KeyboardInterrupt:
+        raise Refused(f"interrupted; the same command goes on where {options.out} ends", 130) from None
+
+
+def _run_all(options: argparse.Namespace, label: str) -> tuple[list[TaskInstance], list[Run]]:
     from verl_gui.evaluation.engine import RunSettings
     from verl_gui.evaluation.session import load_gui_config, run_session
     from verl_gui.tasks import expand_sources

@@ -10,15 +10,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from verl_gui.config import ConfigError, GuiConfig
+from verl_gui.envs.base import EnvFailure
 from verl_gui.evaluation.engine import RunSettings, evaluate
 from verl_gui.evaluation.policies import PolicyOptions, open_policy
 from verl_gui.evaluation.policies.spec import environments_for
 from verl_gui.evaluation.progress import Progress
-from verl_gui.evaluation.runs import Run, RunLog
+from verl_gui.evaluation.runs import Run, RunLog, open_slots
 from verl_gui.tasks.sources import TaskInstance
+
+if TYPE_CHECKING:
+    from verl_gui.envs.pool import EnvPool
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +75,7 @@ def run_session(
     depends = {**options.settings(), **settings.settings(), "env": _plain(gui)}
     log = RunLog(out, depends)
     try:
-        wanted = {(i.name, slot) for i in instances for slot in range(settings.k)}
-        if wanted - {(run.instance, run.slot) for run in log.runs if run.valid}:
+        if open_slots(instances, log.runs, k=settings.k, retries=settings.retries):
             asyncio.run(_session(instances, options, gui, settings, log, label))
         return list(log.runs)
     finally:
@@ -105,7 +108,7 @@ async def _session(
             async with open_policy(
                 options, settings.rollout, concurrency=concurrency, directory=log.directory
             ) as policy:
-                await pool.metrics()  # forget the start-up
+                await _metrics(pool)  # forget the start-up
                 started, before = time.monotonic(), len(log.runs)
                 try:
                     await evaluate(
@@ -118,7 +121,7 @@ async def _session(
                         progress=Progress(label),
                     )
                 finally:
-                    numbers = await pool.metrics()
+                    numbers = await _metrics(pool)
                     session = Session(
                         seconds=round(time.monotonic() - started, 1),
                         start_s=round(started - began, 1),
@@ -134,6 +137,15 @@ async def _session(
     finally:
         if own_ray:
             ray.shutdown()
+
+
+async def _metrics(pool: EnvPool) -> dict[str, float]:
+    """The pool's numbers since the last call; none when it does not answer, which must not end anything."""
+    try:
+        return await pool.metrics()
+    except EnvFailure as failure:
+        logger.warning("no numbers of the environments: %s", failure)
+        return {}
 
 
 def read_sessions(directory: Path) -> list[Session]:

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from verl_gui.evaluation.options import add_run_options, refusals, run_all
+from verl_gui.evaluation.options import Refused, add_run_options, refusals, run_all
 
 if TYPE_CHECKING:
     from verl_gui.tasks.sources import TaskInstance
@@ -140,9 +140,9 @@ def _filter(options: argparse.Namespace) -> int:
         return 2
     try:
         instances, runs = run_all(options, "filter")
-    except refusals() as error:
+    except Refused as error:
         sys.stderr.write(f"{error}\n")
-        return 2
+        return error.status
     tallies = tally(runs, instances)
     filtered = task_filter.filter_tasks(instances, tallies, rule)
     content = filter_report.report(
@@ -191,9 +191,9 @@ def _record(options: argparse.Namespace) -> int:
     options.record = True
     try:
         instances, runs = run_all(options, "record")
-    except refusals() as error:
+    except Refused as error:
         sys.stderr.write(f"{error}\n")
-        return 2
+        return error.status
     kept = keep_successes(options.out / "trajectories", options.out / "demonstrations")
     failed = sum(run.valid and not run.success for run in runs)
     unknown = sorted({run.failure or "" for run in runs if not run.valid})
