@@ -1,18 +1,14 @@
 """Micro-batches of image rows, text rows and both, through verl's own preparation and patched forward."""
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 import torch
 from layouts import MODELS, cases
-from tensordict import NonTensorStack, TensorDict
-from tiny_models import ROWS, tiny_model
+from tiny_models import ROWS, forward, tiny_model
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 from transformers.models.qwen2_vl import modeling_qwen2_vl
 from verl.models.transformers.monkey_patch import apply_monkey_patch
-from verl.utils import tensordict_utils
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 
 @pytest.fixture
@@ -30,27 +26,8 @@ def model(request, monkeypatch):
 both = pytest.mark.parametrize("model", MODELS, indirect=True)
 
 
-def forward(model, names):
-    """Logits of each row, after verl's engine made a micro-batch of them."""
-    rows = [ROWS[name] for name in names]
-    batch = TensorDict(
-        {
-            key: torch.nested.as_nested_tensor([row[key] for row in rows], layout=torch.jagged)
-            for key in ("input_ids", "position_ids")
-        }
-        | {"multi_modal_inputs": NonTensorStack(*[row["multi_modal_inputs"] for row in rows])},
-        batch_size=len(rows),
-    )
-    tensordict_utils.maybe_fix_3d_position_ids(batch)
-    tensordict_utils.assign_non_tensor(batch, use_remove_padding=False, temperature=1.0)
-    engine = SimpleNamespace(pad_to_length=None)
-    inputs, _ = FSDPEngineWithLMHead.prepare_model_inputs(engine, batch)
-    logits = model(**inputs, use_cache=False).logits
-    return [of_row[: len(row["input_ids"])] for of_row, row in zip(logits, rows, strict=True)]
-
-
 @both
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", [2, 3, 5])
 def test_logits_equal_those_of_each_row_alone(model, size):
     with torch.no_grad():
         alone = {name: forward(model, [name])[0] for name in ROWS}
@@ -67,9 +44,12 @@ def test_gradients_add_up_in_any_order(model):
             sum(logits.square().sum() for logits in forward(model, names)).backward()
         return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
-    expected = gradients([["text"], ["image"], ["images"], ["short"]])
+    expected = gradients([["text"], ["image"], ["images"], ["short"], ["clip"]])
     assert expected["model.visual.patch_embed.proj.weight"].any()
-    for micro_batches in ([["images", "text"], ["short", "image"]], [["text", "short"], ["image", "images"]]):
+    for micro_batches in (
+        [["images", "text"], ["short", "image", "clip"]],
+        [["text", "short"], ["clip"], ["image", "images"]],
+    ):
         for name, gradient in gradients(micro_batches).items():
             torch.testing.assert_close(gradient, expected[name], atol=1e-3, rtol=1e-3, msg=name)
 
