@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from verl_gui.rollout.trajectory import read_trajectories
+from verl_gui.tasks.stats_view import stats_of_checkpoint
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -103,6 +104,14 @@ def test_episodes_are_recorded_turn_by_turn(run):
             step.screenshot.startswith(b"\x89PNG") and step.log_prob_mean <= 0 for step in episode.steps
         )
         assert episode.reward == pytest.approx(episode.score + episode.format_penalty)
+
+
+def test_task_statistics_are_logged_and_saved(run):
+    folder, metrics, _, _ = run
+    stats = stats_of_checkpoint(folder / "checkpoints/global_step_2/data.pt")
+    counted = {task_id: record.attempts + record.invalid for task_id, record in stats.items()}
+    assert set(counted) <= {f"miniwob:{page}" for page in PAGES} and sum(counted.values()) == 2 * 4 * 4
+    assert metrics[2]["tasks/seen"] == len(counted) and stats.step == 2
 
 
 def test_report_is_written_and_named(run):

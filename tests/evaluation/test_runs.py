@@ -61,16 +61,16 @@ def test_slots_are_open_until_a_valid_run_or_too_many_invalid_ones():
     runs = [run("a", 0), run("a", 1, None), run("b", 0, None), run("b", 0, None), run("b", 0, None)]
 
     def left(retries):
-        return [(i.name, slot) for i, slot in open_slots(tasks, runs, k=2, retries=retries)]
+        return [(s.instance.name, s.slot, s.attempts) for s in open_slots(tasks, runs, k=2, retries=retries)]
 
-    assert left(2) == [("a", 1), ("b", 1)]
-    assert left(3) == [("b", 0), ("a", 1), ("b", 1)]  # asking for more retries opens what had given up
-    assert left(0) == [("b", 1)]
+    assert left(2) == [("a", 1, 2), ("b", 1, 3)]
+    assert left(3) == [("b", 0, 1), ("a", 1, 3), ("b", 1, 4)]  # more retries open what had given up
+    assert left(0) == [("b", 1, 1)]
 
 
 def test_every_task_is_tried_once_before_one_is_tried_twice():
     slots = open_slots(instances("a", "b", "c"), [], k=2, retries=0)
-    assert [i.name for i, _ in slots] == ["a", "b", "c"] * 2
+    assert [s.instance.name for s in slots] == ["a", "b", "c"] * 2
 
 
 def test_tally_leaves_invalid_runs_out_of_rates():

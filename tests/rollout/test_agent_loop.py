@@ -78,7 +78,9 @@ def processor(tmp_path_factory):
     return AutoProcessor.from_pretrained(folder)
 
 
-def play(processor, env, answers, *, monkeypatch, stop=True, response_length=400, report=None, **rollout):
+def play(
+    processor, env, answers, *, monkeypatch, stop=True, response_length=400, report=None, row=None, **rollout
+):
     """One episode; returns its outputs, the model and the loop."""
     gui = {
         "env": {"backend": "scripted"},
@@ -117,8 +119,8 @@ def play(processor, env, answers, *, monkeypatch, stop=True, response_length=400
             data_config=SimpleNamespace(config=config.data),
             hf_model_type="qwen2_5_vl",
         )
-        row = {"task": Task(id="t").to_dict(), "seed": 7, "uid": "u", "session_id": 0, "global_steps": 3}
-        return await loop.run({"temperature": 1.0}, **row)
+        prompt = {"task": Task(id="t").to_dict(), "seed": 7, "uid": "u", "session_id": 0, "global_steps": 3}
+        return await loop.run({"temperature": 1.0}, **prompt, **(row or {}))
 
     return asyncio.run(run()), model
 
@@ -204,6 +206,13 @@ def test_the_step_limit_ends_the_episode_and_it_is_evaluated(processor, monkeypa
     env = ScriptedEnv(turns=9, score=0.0)
     (output,), model = play(processor, env, [CLICK] * 9, monkeypatch=monkeypatch, max_steps=3)
     assert len(model.asked) == 3 and output.reward_score == 0.0
+
+
+@pytest.mark.parametrize(("limit", "answers"), [(2, 2), (99, 4)])
+def test_a_tasks_own_step_limit_lowers_the_configured_one(processor, monkeypatch, limit, answers):
+    env = ScriptedEnv(turns=99, score=0.0)
+    outputs, model = play(processor, env, [CLICK] * 9, monkeypatch=monkeypatch, row={"max_steps": limit})
+    assert len(model.asked) == answers == outputs[-1].extra_fields["steps"]
 
 
 def test_a_narrow_window_gives_segments_that_show_what_the_model_saw(processor, monkeypatch):

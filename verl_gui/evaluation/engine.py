@@ -20,7 +20,7 @@ from verl_gui.config import RewardConfig, RolloutConfig
 from verl_gui.envs.base import EnvFailure, Observation
 from verl_gui.evaluation.policies.base import Policy, PolicyFailure
 from verl_gui.evaluation.progress import Progress
-from verl_gui.evaluation.runs import Run, RunLog, open_slots
+from verl_gui.evaluation.runs import OpenSlot, Run, RunLog, open_slots
 from verl_gui.rollout.episode import Episode, play
 from verl_gui.rollout.reward import Reward
 from verl_gui.rollout.trajectory import Trajectory, TrajectoryStep, TrajectoryWriter
@@ -120,7 +120,7 @@ class _Evaluation:
         todo = open_slots(instances, self._log.runs, k=self._settings.k, retries=self._settings.retries)
         total = len(instances) * self._settings.k
         self._progress.begin(total, total - len(todo))
-        queue: asyncio.Queue[tuple[TaskInstance, int]] = asyncio.Queue()
+        queue: asyncio.Queue[OpenSlot] = asyncio.Queue()
         for slot in todo:
             queue.put_nowait(slot)
         workers = [asyncio.ensure_future(self._work(queue)) for _ in range(min(self._concurrency, len(todo)))]
@@ -134,21 +134,18 @@ class _Evaluation:
             if self._writer is not None:
                 self._writer.close()
 
-    async def _work(self, queue: asyncio.Queue[tuple[TaskInstance, int]]) -> None:
+    async def _work(self, queue: asyncio.Queue[OpenSlot]) -> None:
         while True:
             try:
-                instance, slot = queue.get_nowait()
+                instance, slot, attempts = queue.get_nowait()
             except asyncio.QueueEmpty:
                 return
-            attempts = sum(r.instance == instance.name and r.slot == slot for r in self._log.runs)
-            while attempts <= self._settings.retries:
+            for left in reversed(range(attempts)):
                 run = await self._run(instance, slot)
                 self._log.append(run)
-                attempts += 1
-                last = run.valid or attempts > self._settings.retries
-                self._progress.ran(run, last=last)
+                self._progress.ran(run, last=run.valid or not left)
                 self._watch(run)
-                if last:
+                if run.valid:
                     break
 
     def _watch(self, run: Run) -> None:
@@ -167,7 +164,8 @@ class _Evaluation:
         screen = (0, 0)
 
         async def see(episode: Episode, observation: Observation) -> None:
-            view = self._policy.look(observation.screenshot, screen)
+            # In a thread: it may decode, resize and encode a large picture.
+            view = await asyncio.to_thread(self._policy.look, observation.screenshot, screen)
             episode.screen, episode.frame = screen, view.frame
             episode.images.append(view.image)
             episode.screenshots.append(observation.screenshot)
@@ -214,7 +212,7 @@ class _Evaluation:
             logger.warning("%s, run %d is invalid: %s", instance.name, slot, error)
         if self._writer is not None:
             record = _record(episode, instance, slot, reward, failure)
-            await asyncio.get_running_loop().run_in_executor(None, self._writer.write, record)
+            await asyncio.to_thread(self._writer.write, record)
         return Run(
             instance=instance.name,
             task_id=instance.task.id,

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from verl_gui.tasks.sources import TaskInstance
 
@@ -111,9 +111,17 @@ def tally(runs: Iterable[Run], instances: Sequence[TaskInstance]) -> dict[str, T
     return counts
 
 
+class OpenSlot(NamedTuple):
+    """A run that is still wanted, and how many attempts at it are left."""
+
+    instance: TaskInstance
+    slot: int
+    attempts: int
+
+
 def open_slots(
     instances: Sequence[TaskInstance], runs: Iterable[Run], *, k: int, retries: int
-) -> list[tuple[TaskInstance, int]]:
+) -> list[OpenSlot]:
     """The slots that still need a run, in a fixed order: slot 0 of every instance, then slot 1 …
 
     So an evaluation that is stopped early has tried every task about equally often.
@@ -126,10 +134,10 @@ def open_slots(
         else:
             failed[run.instance, run.slot] += 1
     return [
-        (instance, slot)
+        OpenSlot(instance, slot, left)
         for slot in range(k)
         for instance in instances
-        if (instance.name, slot) not in done and failed[instance.name, slot] <= retries
+        if (left := 1 + retries - failed[instance.name, slot]) > 0 and (instance.name, slot) not in done
     ]
 
 

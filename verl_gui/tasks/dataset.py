@@ -152,9 +152,9 @@ class GuiTaskDataset(Dataset):
         if allocation.name == "fixed":
             return [self._n] * count
         most = allocation.n_max or self._n
-        share = count / (self._batch_size or count)
-        upper = int((allocation.total_max or self._n * (self._batch_size or count)) * share)
-        lower = int((allocation.total_min or 0) * share)
+        batch = self._batch_size or count
+        upper = (allocation.total_max or self._n * batch) * count // batch
+        lower = (allocation.total_min or 0) * count // batch
         wanted = make_allocator(allocation, self._n).allocate(task_ids, self.stats)
         return within(wanted, least=allocation.n_min, most=most, total_min=lower, total_max=upper)
 

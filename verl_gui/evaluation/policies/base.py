@@ -47,7 +47,7 @@ class Policy(Protocol):
     """Answers screenshots. Used by many episodes at once; keeps nothing between them."""
 
     def look(self, png: bytes, screen: tuple[int, int]) -> View:
-        """How the policy is shown a screenshot of ``screen`` pixels."""
+        """How the policy is shown a screenshot of ``screen`` pixels. Called from several threads."""
         ...
 
     async def answer(self, episode: Episode, observation: Observation, rng: random.Random) -> Answer | None:
