@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 HOOKS: tuple[tuple[str, str], ...] = (
     ("verl.plugin.platform.platform_manager", "verl_gui.platforms.cpu:register_platform"),
     ("verl.experimental.agent_loop.agent_loop", "verl_gui.rollout.registration:register_agent_loop"),
+    ("verl.trainer.ppo.core_algos", "verl_gui.advantage.registration:register_estimators"),
 )
 
 _registered = False

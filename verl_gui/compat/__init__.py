@@ -6,6 +6,7 @@ from verl_gui.compat import (
     processor_positions,
     ragged_positions,
     shared_memory,
+    split_trajectories,
     text_only_batch,
     vllm_cpu_weights,
     vllm_idle_wait,
@@ -33,6 +34,7 @@ VERL_BRIDGES: tuple[Bridge, ...] = (
     text_only_batch.BRIDGE,
     processor_positions.BRIDGE,
     ragged_positions.BRIDGE,
+    split_trajectories.BRIDGE,
 )
 VLLM_BRIDGES: tuple[Bridge, ...] = (vllm_cpu_weights.BRIDGE, vllm_idle_wait.BRIDGE)
 
