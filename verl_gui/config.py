@@ -28,6 +28,9 @@ class RolloutConfig:
     """Answers an episode may have before it is evaluated as it stands."""
     history_images: int = 15
     """Screenshots the model sees at once; older ones leave the context."""
+    when_full: Literal["end", "window"] = "end"
+    """What happens when the next screenshot does not fit data.max_response_length: the episode ends and is
+    evaluated as it stands, or goes on in a new sequence with the last screenshots that fit the prompt."""
     min_pixels: int = 3136
     """Least pixels of the picture the model sees; screenshots are scaled up to it."""
     max_pixels: int = 2116800

@@ -20,14 +20,6 @@ def test_missing_log_probs_are_refused():
         Segment([], images=[]).append([1, 2, 3], sampled_log_probs=[0.0, 0.0])
 
 
-def test_context_tail_is_dropped_up_to_the_last_sampled_token():
-    segment = Segment([1], images=["a", "b"])
-    segment.append([5, 6], sampled_log_probs=[-1.0, -2.0])
-    segment.append([7, 8, 9])
-    segment.drop_context_tail()
-    assert (segment.response_ids, segment.response_mask, segment.log_probs) == ([5, 6], [1, 1], [-1.0, -2.0])
-
-
 def images_of(messages):
     return [
         p["image"]

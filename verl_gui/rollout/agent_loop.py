@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 from uuid import uuid4
 from zlib import crc32
@@ -30,6 +30,7 @@ from verl_gui.rollout.context import Segment, window_messages
 from verl_gui.rollout.conversation import next_message
 from verl_gui.rollout.episode import Episode, play
 from verl_gui.rollout.reward import Reward
+from verl_gui.rollout.sequence import LengthLimits, check_sequence, pictures_to_drop, truncate
 from verl_gui.rollout.trajectory import Trajectory, TrajectoryStep, TrajectoryWriter
 from verl_gui.tasks.task import Task
 
@@ -37,6 +38,10 @@ logger = logging.getLogger(__name__)
 
 UNSAMPLED = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")
 """Tokens the model must not write: they stand for pictures, and without one they break the positions."""
+
+
+LEAST_ANSWER = 2
+"""Tokens an answer needs at least: a sampled one, and one to close the turn if it was cut."""
 
 
 @lru_cache(maxsize=4)
@@ -51,10 +56,12 @@ class TokenEpisode(Episode):
 
     Attributes:
         segments: token sequences, see :mod:`verl_gui.rollout.context`.
+        full: the current screenshot fits no sequence; the episode ends.
         versions: lowest and highest version of the weights that sampled.
     """
 
     segments: list[Segment] = field(default_factory=list)
+    full: bool = False
     versions: tuple[int | None, int | None] = (None, None)
 
 
@@ -74,9 +81,11 @@ class GuiAgentLoop(AgentLoopBase):
         ids = {token: self.tokenizer.convert_tokens_to_ids(token) for token in UNSAMPLED}
         self.unsampled = {i for i in ids.values() if i is not None and i != self.tokenizer.unk_token_id}
         self.stop_id = self.tokenizer.convert_tokens_to_ids("<|im_end|>")
+        self.placeholders = {ids["<|image_pad|>"], ids["<|video_pad|>"]}
+        self.limits = LengthLimits.of_rollout(self.rollout_config)
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:
-        """Play one episode.
+        """Play one episode; again on another environment, if one fails.
 
         Args:
             sampling_params: verl's sampling parameters.
@@ -84,20 +93,24 @@ class GuiAgentLoop(AgentLoopBase):
                 ``session_id`` and ``global_steps``.
 
         Returns:
-            One output for each segment of the episode; none if the environment failed.
+            One output for each segment of the episode; none if the environments failed.
         """
-        episode = TokenEpisode(Task.from_dict(kwargs["task"]))
         seed = int(kwargs["seed"]) if int(kwargs["seed"]) >= 0 else None
-        try:
-            reward = await self._play(episode, seed, sampling_params, kwargs.get("max_steps"))
-        except EnvFailure as failure:
-            logger.warning(
-                "%s (seed %s): no trajectory, the environment failed: %s", episode.task.id, seed, failure
-            )
-            await self._record(episode, seed, None, str(failure), kwargs)
-            return []
-        await self._record(episode, seed, reward, None, kwargs)
-        return self._outputs(episode, reward)
+        for retries_left in reversed(range(1 + self.gui.env.max_episode_retries)):
+            episode = TokenEpisode(Task.from_dict(kwargs["task"]))
+            try:
+                reward = await self._play(episode, seed, sampling_params, kwargs.get("max_steps"))
+            except EnvFailure as failure:
+                logger.warning(
+                    "%s (seed %s): no trajectory, the environment failed: %s", episode.task.id, seed, failure
+                )
+                await self._record(episode, seed, None, str(failure), kwargs)
+                if not retries_left or failure.kind == "capacity":  # waiting again would help nobody
+                    break
+            else:
+                await self._record(episode, seed, reward, None, kwargs)
+                return self._outputs(episode, reward)
+        return []
 
     async def _play(
         self,
@@ -109,7 +122,7 @@ class GuiAgentLoop(AgentLoopBase):
         """Lease an environment and play; ``max_steps`` is the task's own limit, where it has one."""
         limit = self.gui.rollout.max_steps
         request_id = uuid4().hex  # one for all turns, so that they meet the same engine and its prefix cache
-        async with get_env_pool(self.gui.env).lease() as env:
+        async with get_env_pool(self.gui.env).lease(task=episode.task, seed=seed) as env:
             return await play(
                 env,
                 episode,
@@ -140,36 +153,72 @@ class GuiAgentLoop(AgentLoopBase):
                 [*before, next_message(image=image)],
                 running.ids,
             )
-            running.append(merged.token_ids[len(running.ids) :])
-            running.images.append(image)
-            return
-        messages, images = window_messages(
-            self._system_prompt(),
-            episode.instruction,
-            episode.images,
-            episode.answers,
-            history_images=self.gui.rollout.history_images,
-        )
-        features: dict[str, Any] = {}
-        prompt_ids = await self.ct_build_initial_tokens(messages, images=images, mm_inputs_out=features)
+            new = merged.token_ids[len(running.ids) :]
+            room = self.limits.room(len(running.prompt_ids), len(running.response_ids) + len(new))
+            if room >= LEAST_ANSWER:
+                running.append(new)
+                running.images.append(image)
+                return
+            if self.gui.rollout.when_full == "end":
+                episode.full = True
+                return
+        await self._begin_segment(episode, image)
+
+    async def _begin_segment(self, episode: TokenEpisode, image: Image.Image) -> None:
+        """A new sequence that opens with as many of the last screenshots as its prompt can hold."""
+        window = min(self.gui.rollout.history_images, len(episode.images))
+        while True:
+            messages, images = window_messages(
+                self._system_prompt(),
+                episode.instruction,
+                episode.images,
+                episode.answers,
+                history_images=window,
+            )
+            features: dict[str, Any] = {}
+            # verl's ct_build_initial_tokens raises on a long prompt, which would fail the whole group.
+            build = self.continuous_token_builder.build_initial_tokens
+            prompt_ids = await self.loop.run_in_executor(
+                None, partial(build, messages, images=images, mm_inputs_out=features)
+            )
+            excess = self.limits.prompt_excess(len(prompt_ids), least_answer=LEAST_ANSWER)
+            if not excess or window == 1:
+                break
+            window -= max(1, pictures_to_drop(excess, [self._picture_tokens(image) for image in images]))
         patch = self.processor.image_processor.patch_size
         _, rows, columns = (int(n) for n in features["image_grid_thw"][-1])
         episode.screen, episode.frame = image.size, (columns * patch, rows * patch)
+        episode.full = bool(excess)
+        if excess:
+            logger.warning(
+                "%s: a prompt with a single screenshot has %d tokens too many for %s; the episode ends after "
+                "%d answers",
+                episode.task.id,
+                excess,
+                self.limits,
+                len(episode.answers),
+            )
+            return
+        if not episode.segments:
+            needed = self.limits.response_for(
+                min(self.gui.rollout.max_steps, self.gui.rollout.history_images),
+                picture_tokens=self._picture_tokens(image),
+                answer_tokens=self.gui.rollout.max_new_tokens,
+            )
+            _warn_of_small_limits(self.limits, len(prompt_ids), needed, self.gui.rollout.when_full)
         episode.segments.append(Segment(list(prompt_ids), images))
 
     async def _answer(
         self, episode: TokenEpisode, request_id: str, sampling_params: dict[str, Any]
     ) -> str | None:
         """Sample an answer and append it; None when the token budget is spent (the episode then ends)."""
-        segment = episode.segments[-1]
-        room = self.rollout_config.response_length - len(segment.response_ids)
-        if room < 2:
-            segment.drop_context_tail()  # the newest screenshot; nobody answered it
-            segment.images.pop()
-            episode.images.pop()
+        if episode.full:
+            episode.images.pop()  # nobody answered it
             episode.screenshots.pop()
             episode.outcome = "length_limit"
             return None
+        segment = episode.segments[-1]
+        room = self.limits.room(len(segment.prompt_ids), len(segment.response_ids))
         started = time.monotonic()
         output = await self.server_manager.generate(
             request_id=request_id,
@@ -211,6 +260,15 @@ class GuiAgentLoop(AgentLoopBase):
         low, high = episode.versions
         outputs = []
         for segment in episode.segments:
+            most = self.limits.room(len(segment.prompt_ids), 0)
+            if len(segment.response_ids) > most:  # the engine gave more than it was asked for
+                truncate(segment, most, placeholders=self.placeholders)
+            check_sequence(
+                segment,
+                placeholders=self.placeholders,
+                picture_tokens=[self._picture_tokens(image) for image in segment.images],
+                limits=self.limits,
+            )
             outputs.append(
                 AgentLoopOutput(
                     prompt_ids=segment.prompt_ids,
@@ -236,6 +294,12 @@ class GuiAgentLoop(AgentLoopBase):
                 )
             )
         return outputs
+
+    def _picture_tokens(self, image: Image.Image) -> int:
+        processor = self.processor.image_processor
+        return processor.get_number_of_image_patches(image.height, image.width, self.pixels) // (
+            processor.merge_size**2
+        )
 
     def _system_prompt(self) -> str:
         prompt = self.gui.rollout.system_prompt
@@ -275,6 +339,20 @@ class GuiAgentLoop(AgentLoopBase):
             final_screenshot=episode.screenshots[-1] if failure is None else b"",
         )
         await self.loop.run_in_executor(None, _writer(report.dir, os.getpid()).write, record)
+
+
+@lru_cache(maxsize=16)
+def _warn_of_small_limits(limits: LengthLimits, prompt_tokens: int, needed: int, when_full: str) -> None:
+    """Say once a process that long episodes will meet a limit."""
+    if limits.room(prompt_tokens, 0) < needed:
+        logger.warning(
+            "with answers of gui.rollout.max_new_tokens the screenshots of an episode need a response of %d "
+            "tokens, but %s leave %d; longer episodes follow gui.rollout.when_full=%s",
+            needed,
+            limits,
+            limits.room(prompt_tokens, 0),
+            when_full,
+        )
 
 
 def _decode(png: bytes) -> Image.Image:

@@ -50,16 +50,6 @@ class Segment:
         self.response_mask += [int(sampled_log_probs is not None)] * len(ids)
         self.log_probs += sampled_log_probs if sampled_log_probs is not None else [0.0] * len(ids)
 
-    def drop_context_tail(self) -> None:
-        """Remove the context tokens after the last sampled one; nothing is learnt from them.
-
-        A screenshot that goes with them must have been taken from ``images`` by the caller.
-        """
-        keep = len(self.response_mask)
-        while keep and not self.response_mask[keep - 1]:
-            keep -= 1
-        del self.response_ids[keep:], self.response_mask[keep:], self.log_probs[keep:]
-
 
 def window_messages(
     system_prompt: str,
