@@ -15,7 +15,8 @@ CORE = [
     "verl==0.9.1",
     "ray[default]>=2.41",
     "torch>=2.8",
-    "transformers>=5.5.3,<5.11",
+    # verl takes 5.5.3 to 5.10, but the bridges in verl_gui/compat change verl for this one
+    "transformers==5.9.0",
     "tensordict>=0.8,<=0.10.0,!=0.9.0",
     "TransferQueue>=0.1.8",
     "qwen-vl-utils>=0.0.14",

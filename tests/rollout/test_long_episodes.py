@@ -1,4 +1,4 @@
-"""Episodes that outgrow a limit end or go on in a new sequence; they never raise, pads keep their pictures."""
+"""Episodes that outgrow a limit end or go on in a new sequence: nothing raises, pads keep their pictures."""
 
 import itertools
 
