@@ -1,6 +1,7 @@
 """Every run-time change to verl, vLLM and transformers: a file each, guarded, a twin in ``patches/``."""
 
 from verl_gui.compat import (
+    attention,
     fsdp_engine,
     process_group,
     processor_positions,
@@ -34,6 +35,7 @@ VERL_BRIDGES: tuple[Bridge, ...] = (
     text_only_batch.BRIDGE,
     processor_positions.BRIDGE,
     ragged_positions.BRIDGE,
+    attention.BRIDGE,
     split_trajectories.BRIDGE,
 )
 VLLM_BRIDGES: tuple[Bridge, ...] = (vllm_cpu_weights.BRIDGE, vllm_idle_wait.BRIDGE)
