@@ -3,11 +3,12 @@ import json
 import pytest
 from task_cases import shared_cases
 
+from verl_gui.evaluation.cost import cost
 from verl_gui.evaluation.runs import Run, Tally
 from verl_gui.evaluation.session import Session
 from verl_gui.tasks import Task, TaskInstance, expand_source
 from verl_gui.tasks.filter import FilterError, FilterRule, check_enough, filter_tasks, write_task_list
-from verl_gui.tasks.filter_report import cost, histogram, page, report, text, write_report
+from verl_gui.tasks.filter_report import histogram, page, report, text, write_report
 
 
 def instance(name, domain="os", seed=None):

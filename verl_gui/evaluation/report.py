@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from verl_gui.evaluation.cost import cost
 from verl_gui.evaluation.runs import Run, tally
 from verl_gui.evaluation.scores import Score, score, scores_by
 from verl_gui.evaluation.session import Session
 from verl_gui.evaluation.text import align
-from verl_gui.tasks.filter_report import cost
 from verl_gui.tasks.sources import TaskInstance
 
 
