@@ -140,9 +140,10 @@ def refusals() -> tuple[type[Exception], ...]:
     from verl_gui.evaluation.engine import EvaluationStopped
     from verl_gui.evaluation.policies import PolicySetupError
     from verl_gui.evaluation.runs import ResultsError
+    from verl_gui.evaluation.session import SessionError
     from verl_gui.tasks import TaskFormatError
 
-    return ConfigError, EvaluationStopped, PolicySetupError, ResultsError, TaskFormatError
+    return ConfigError, EvaluationStopped, PolicySetupError, ResultsError, SessionError, TaskFormatError
 
 
 def _positive(text: str) -> int:

@@ -29,6 +29,10 @@ logger = logging.getLogger(__name__)
 POOL_NAME = "gui_evaluation_pool"
 
 
+class SessionError(RuntimeError):
+    """What an evaluation stands on does not start."""
+
+
 @dataclass(frozen=True)
 class Session:
     """What one sitting cost.
@@ -70,6 +74,7 @@ def run_session(
 
     Raises:
         ResultsError: ``out`` belongs to something else.
+        SessionError: Ray does not start.
         EvaluationStopped, PolicySetupError: see :func:`verl_gui.evaluation.engine.evaluate`.
     """
     depends = {**options.settings(), **settings.settings(), "env": _plain(gui)}
@@ -98,9 +103,7 @@ async def _session(
     config = environments_for(options, gui.env)
     own_ray = not ray.is_initialized()
     if own_ray:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        local: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"include_dashboard": False}
-        ray.init(log_to_driver=False, logging_level=logging.WARNING, **local)
+        _start_ray()
     try:
         pool = get_env_pool(config, POOL_NAME)  # its environments start while the policy does
         try:
@@ -137,6 +140,27 @@ async def _session(
     finally:
         if own_ray:
             ray.shutdown()
+
+
+def _start_ray() -> None:
+    """Join the cluster that ``RAY_ADDRESS`` names, or start one on this machine.
+
+    Raises:
+        SessionError: it does not come up; twice, because a busy machine may miss Ray's own 30 s once.
+    """
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    local: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"include_dashboard": False}
+    for last in (False, True):
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.WARNING, **local)
+            return
+        except Exception as error:  # Ray raises nothing more special when its node is late
+            ray.shutdown()
+            if last:
+                raise SessionError(f"Ray does not start: {error}") from error
+            logger.warning("Ray did not start, trying once more: %s", error)
 
 
 async def _metrics(pool: EnvPool) -> dict[str, float]:
