@@ -28,20 +28,21 @@ def png(shade):
 
 
 class ScriptedEnv:
-    """Ends after ``turns`` steps with ``score``; fails at the step numbered ``fails_at``."""
+    """Ends after ``turns`` steps with ``score``; fails at step ``fails_at``, ``faults`` times."""
 
     screen = SCREEN
 
-    def __init__(self, turns=2, score=1.0, fails_at=None):
-        self.turns, self.score, self.fails_at, self.acted = turns, score, fails_at, []
+    def __init__(self, turns=2, score=1.0, fails_at=None, faults=99):
+        self.turns, self.score, self.fails_at, self.faults, self.acted = turns, score, fails_at, faults, []
 
     async def reset(self, task, *, seed=None):
-        self.seed = seed
+        self.seed, self.acted = seed, []
         return Observation(png(0), {"instruction": "Click it."})
 
     async def step(self, actions):
         self.acted.append(list(actions))
-        if self.fails_at == len(self.acted):
+        if self.fails_at == len(self.acted) and self.faults:
+            self.faults -= 1
             raise EnvFailure("dead", "the desktop is gone")
         return StepResult(Observation(png(len(self.acted))), len(self.acted) >= self.turns)
 
@@ -103,7 +104,8 @@ def play(
 
     class Pool:
         @contextlib.asynccontextmanager
-        async def lease(self):
+        async def lease(self, *, task, seed):  # both known, so that the pool can prepare the environment
+            assert task.id == "t" and seed == 7
             yield env
 
     monkeypatch.setattr("verl_gui.rollout.agent_loop.get_env_pool", lambda _: Pool())
@@ -184,12 +186,25 @@ def test_a_cut_answer_is_closed_without_training_on_the_closing(processor, monke
     assert output.response_mask[at] == 0 and stop not in sampled(output)
 
 
-def test_an_environment_fault_leaves_no_row(processor, monkeypatch, tmp_path):
+def test_environment_faults_leave_no_row(processor, monkeypatch, tmp_path):
     env = ScriptedEnv(turns=3, fails_at=2)
-    outputs, _ = play(processor, env, [CLICK] * 3, monkeypatch=monkeypatch, report=str(tmp_path))
+    outputs, _ = play(processor, env, [CLICK] * 4, monkeypatch=monkeypatch, report=str(tmp_path))
     assert outputs == []
-    (record,) = read_trajectories(tmp_path)
-    assert "the desktop is gone" in record.env_failure and record.score is None
+    records = list(read_trajectories(tmp_path))
+    assert len(records) == 2  # both attempts
+    assert all("the desktop is gone" in record.env_failure and record.score is None for record in records)
+
+
+@pytest.mark.parametrize("validate", [False, True])
+def test_an_episode_that_a_fault_ended_is_played_again_from_its_start(
+    processor, monkeypatch, tmp_path, validate
+):
+    env = ScriptedEnv(turns=3, fails_at=2, faults=1)
+    row = {"is_validation": validate}
+    outputs, model = play(processor, env, [CLICK] * 5, monkeypatch=monkeypatch, report=str(tmp_path), row=row)
+    assert outputs[-1].extra_fields["steps"] == 3 and outputs[-1].reward_score == 1.0
+    assert model.asked[2][0] == model.asked[0][0]  # nothing of the lost attempt is in the prompt
+    assert sorted(record.env_failure is None for record in read_trajectories(tmp_path)) == [False, True]
 
 
 def test_a_malformed_answer_is_a_step_that_changes_nothing(processor, monkeypatch, tmp_path):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from verl_gui.actions import Action
 from verl_gui.tasks.task import Task
+
+_PNG_SIZE_AT = 16  # behind the signature and the beginning of the header chunk
 
 FailureKind = Literal["reset", "step", "screenshot", "evaluate", "timeout", "capacity", "dead"]
 
@@ -41,10 +45,18 @@ class Observation:
     Attributes:
         screenshot: the whole screen as PNG bytes, ``GuiEnv.screen`` pixels in size.
         info: facts beside the picture; ``instruction`` when the environment words the task at reset.
+        timestamp: when it was taken, in seconds since the epoch by the clock of the environment's machine.
     """
 
     screenshot: bytes
     info: dict[str, Any] = field(default_factory=dict)
+    timestamp: float = field(default_factory=time.time, compare=False)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the screenshot in pixels, as its header says."""
+        width, height = struct.unpack_from(">II", self.screenshot, _PNG_SIZE_AT)
+        return width, height
 
 
 @dataclass(frozen=True)
@@ -88,4 +100,13 @@ class GuiEnv(Protocol):
 
     def close(self) -> None:
         """Give back everything. Safe to call again, and after a failure."""
+        ...
+
+
+@runtime_checkable
+class PausableEnv(Protocol):
+    """What an environment may offer beside :class:`GuiEnv`: to rest while the policy thinks."""
+
+    def pause(self) -> None:
+        """Use no processor time until the next call, whatever that is; it wakes the environment by itself."""
         ...

@@ -39,6 +39,7 @@ __all__ = ["EnvPool", "EnvPoolConfig", "GuiEnvPool", "LeasedEnv", "get_env_pool"
 
 logger = logging.getLogger(__name__)
 
+POOL_NAME = "gui_env_pool"
 REPLY_GRACE_S = 15.0  # beyond a deadline that the other side keeps itself; past it, that side is stuck
 CLOSE_TIMEOUT_S = 10.0
 PING_TIMEOUT_S = 10.0
@@ -98,6 +99,7 @@ class GuiEnvPool:
         self._actors: dict[str, Any] = {}
         self._screens: dict[str, tuple[int, int]] = {}
         self._granted: dict[str, asyncio.Future[_Grant]] = {}
+        self._instances: dict[str, tuple[Task, int | None]] = {}  # what waiting leases are for, if they said
         self._jobs: set[asyncio.Task[None]] = set()
         self._ever_started = False
         self._failed_starts = 0
@@ -113,8 +115,20 @@ class GuiEnvPool:
 
     # -- leases ----------------------------------------------------------------------------------
 
-    async def acquire(self, lease: str, timeout_s: float, config: EnvPoolConfig) -> _Grant:
+    async def acquire(
+        self,
+        lease: str,
+        timeout_s: float,
+        config: EnvPoolConfig,
+        instance: tuple[Task, int | None] | None = None,
+    ) -> _Grant:
         """Wait for an environment.
+
+        Args:
+            lease: its name.
+            timeout_s: longest wait.
+            config: what the asking process takes the pool's configuration to be.
+            instance: task and seed of the first reset; it is then done ahead of time where a spare is free.
 
         Raises:
             EnvFailure: ``capacity`` after ``timeout_s`` seconds in the queue, or when none can be started.
@@ -123,7 +137,9 @@ class GuiEnvPool:
         _check_same(self._config, config)
         self._check_hope()
         await self.open()
-        self._state.request(lease)
+        self._state.request(lease, task_known=instance is not None)
+        if instance is not None:
+            self._instances[lease] = instance
         return await self._wait_for_grant(lease, timeout_s)
 
     async def swap(self, lease: str, failure: str, timeout_s: float) -> _Grant:
@@ -178,6 +194,7 @@ class GuiEnvPool:
             await asyncio.wait({waiting}, timeout=timeout_s)
         finally:
             self._granted.pop(lease, None)
+            self._instances.pop(lease, None)
         if waiting.done():
             return waiting.result()
         self._state.release(lease)
@@ -196,6 +213,26 @@ class GuiEnvPool:
                 self._state.release(lease)
                 continue
             waiting.set_result(_Grant(worker, self._actors[worker], self._screens[worker]))
+        for lease, worker in self._state.reservations():
+            if lease in self._instances:
+                self._spawn(self._prepare(lease, worker, self._actors[worker], *self._instances[lease]))
+
+    async def _prepare(self, lease: str, worker: str, actor: Any, task: Task, seed: int | None) -> None:
+        """Set a task up on an idle environment, for the lease that it is reserved for."""
+        timeout_s, began = self._config.reset_timeout_s, time.monotonic()
+        try:
+            ref = actor.prepare.remote(task, seed, timeout_s)
+            await _answer(ref, timeout_s + REPLY_GRACE_S, f"preparing {worker}")
+        except EnvFailure as failure:
+            self._state.stop_preparing(lease)  # if the task is at fault, it costs one spare, not all
+            # Held by its lease meanwhile: then that one meets the failure, and swaps.
+            if self._state.suspect(worker):
+                logger.warning("preparing task %r: %s", task.id, failure)
+                self._state.metrics.failed(failure.kind)
+                self._repair(worker, failure.kind)
+                self._hand_out()
+        else:
+            self._state.metrics.waited("prepare", time.monotonic() - began)
 
     def _end(self, lease: str, failure: str | None) -> None:
         broken = self._state.release(lease, failure)
@@ -252,7 +289,9 @@ class GuiEnvPool:
     async def _start(self, worker: str, *, fresh_process: bool) -> bool:
         timeout_s = self._config.start_timeout_s
         if fresh_process:
-            self._actors[worker] = self._worker_class.remote(self._config.backend, dict(self._config.options))
+            self._actors[worker] = self._worker_class.remote(
+                self._config.backend, dict(self._config.options), pause=self._config.pause
+            )
         try:
             ref = self._actors[worker].start.remote(timeout_s)
             self._screens[worker] = await _answer(ref, timeout_s + REPLY_GRACE_S, f"start of {worker}")
@@ -326,21 +365,27 @@ class EnvPool:
         self._connect()
         threading.Thread(target=self._keep_leases, name=f"{name}-heartbeat", daemon=True).start()
 
-    def lease(self, *, timeout_s: float | None = None) -> LeasedEnv:
+    def lease(
+        self, *, timeout_s: float | None = None, task: Task | None = None, seed: int | None = None
+    ) -> LeasedEnv:
         """An environment for the length of an ``async with`` block.
 
         Args:
             timeout_s: longest wait in the queue; ``config.lease_timeout_s`` by default.
+            task: what the first reset will be for, where that is known: while the lease waits in the queue,
+                the task is set up on a spare environment (``config.spares``), and the reset takes no time.
+            seed: its seed.
         """
-        return LeasedEnv(self, self.config.lease_timeout_s if timeout_s is None else timeout_s)
+        wait_s = self.config.lease_timeout_s if timeout_s is None else timeout_s
+        return LeasedEnv(self, wait_s, None if task is None else (task, seed))
 
     async def metrics(self) -> dict[str, float]:
         """Numbers since the last call.
 
         ``env/utilisation`` (share of ``num_envs`` held), ``env/working`` (share inside reset, step or
         evaluate), ``env/count/<what>``, ``env/failures/<kind>``, ``env/<what>_s/p50|p95|p99`` for what in
-        reset, step, evaluate and lease (wait in the queue), and as of now ``env/workers`` (usable
-        environments) and ``env/queued``. What did not happen is left out.
+        reset, step, evaluate, lease (wait in the queue) and prepare (reset ahead of time), and as of now
+        ``env/workers`` (usable environments) and ``env/queued``. What did not happen is left out.
 
         Raises:
             EnvFailure: ``dead`` or ``timeout`` when the pool does not answer.
@@ -410,8 +455,10 @@ class LeasedEnv:
     Any :class:`EnvFailure` ends the lease; the environment is then no longer this holder's.
     """
 
-    def __init__(self, pool: EnvPool, timeout_s: float) -> None:
-        self._pool, self._timeout_s = pool, timeout_s
+    def __init__(
+        self, pool: EnvPool, timeout_s: float, instance: tuple[Task, int | None] | None = None
+    ) -> None:
+        self._pool, self._timeout_s, self._instance = pool, timeout_s, instance
         self._id = uuid.uuid4().hex
         self._owner: Any = None  # the pool actor that gave the lease
         self._grant: _Grant | None = None
@@ -500,7 +547,7 @@ class LeasedEnv:
             raise
 
     async def _acquire(self, timeout_s: float) -> _Grant:
-        ref = self._owner.acquire.remote(self._id, timeout_s, self._pool.config)
+        ref = self._owner.acquire.remote(self._id, timeout_s, self._pool.config, self._instance)
         return await _answer(ref, timeout_s + REPLY_GRACE_S, "lease of an environment")
 
     async def _swap(self, failure: str) -> None:
@@ -520,6 +567,20 @@ class LeasedEnv:
         self._grant, self._owner, self._running, self._took = None, None, None, []
 
 
+def pool_metrics(name: str = POOL_NAME, timeout_s: float = 5.0) -> dict[str, float]:
+    """:meth:`EnvPool.metrics` of the pool of this job; nothing where no pool runs, or none that answers.
+
+    For those who only watch: no pool is created, and a failure is a warning.
+    """
+    try:
+        return ray.get(ray.get_actor(name).metrics.remote(), timeout=timeout_s)
+    except ValueError:  # no actor of this name
+        return {}
+    except RayError as error:
+        logger.warning("environment pool %s tells no metrics: %s", name, error)
+        return {}
+
+
 _POOLS: dict[str, EnvPool] = {}
 _POOLS_LOCK = threading.Lock()
 
@@ -535,7 +596,7 @@ def _session() -> tuple[str, str]:
     return context.get_node_id(), context.get_job_id()
 
 
-def get_env_pool(config: EnvPoolConfig | Mapping[str, Any], name: str = "gui_env_pool") -> EnvPool:
+def get_env_pool(config: EnvPoolConfig | Mapping[str, Any], name: str = POOL_NAME) -> EnvPool:
     """The pool of this Ray job, created by whoever asks first; its environments start at once.
 
     The pool lives until it is closed, until the process that created it ends, or until the job ends. If

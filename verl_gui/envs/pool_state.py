@@ -35,7 +35,10 @@ class EnvPoolConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the backend, e.g. ``{"screen": [1280, 720]}``."""
     spares: int = 0
-    """Environments started beyond ``num_envs``, so that a broken one is replaced without waiting."""
+    """Environments started beyond ``num_envs``: a broken one is replaced without waiting, and while rollouts
+    wait for a place, the tasks of the next ones are set up on the spares, so their resets cost nothing."""
+    pause: bool = False
+    """Whether the programs of an environment are stopped while the policy thinks (backends that can)."""
     start_timeout_s: float = 120.0
     """Longest wait for a new environment, placement and process start included."""
     reset_timeout_s: float = 60.0
@@ -48,6 +51,8 @@ class EnvPoolConfig:
     """Longest wait in the queue for an environment."""
     max_reset_retries: int = 2
     """How often a failed reset is tried again, each time on a fresh environment."""
+    max_episode_retries: int = 1
+    """How often an episode that an environment fault ended is played again, on another environment."""
     heartbeat_s: float = 10.0
     """Period in which idle environments are checked and holders confirm their leases; a lease
     whose holder misses three in a row is taken back."""
@@ -59,13 +64,20 @@ class EnvPoolConfig:
             raise ValueError(f"backend must be a non-empty string, got {self.backend!r}")
         if not isinstance(self.options, Mapping):
             raise ValueError(f"options must be a mapping of keyword arguments, got {self.options!r}")
-        for name, least in (("num_envs", 1), ("spares", 0), ("max_reset_retries", 0)):
+        for name, least in (
+            ("num_envs", 1),
+            ("spares", 0),
+            ("max_reset_retries", 0),
+            ("max_episode_retries", 0),
+        ):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
         for name in ("start", "reset", "step", "evaluate", "lease"):
             self._check_seconds(f"{name}_timeout_s")
         self._check_seconds("heartbeat_s")
+        if not isinstance(self.pause, bool):
+            raise ValueError(f"pause must be true or false, got {self.pause!r}")
         if self.resource is not None and (not isinstance(self.resource, str) or not self.resource):
             raise ValueError(f"resource must name a Ray custom resource or be None, got {self.resource!r}")
 
@@ -145,6 +157,7 @@ class _Lease:
     worker: str | None
     expires: float
     asked: float
+    task_known: bool = False
 
 
 class PoolState:
@@ -173,6 +186,7 @@ class PoolState:
         self._waiting: dict[str, _Lease] = {}  # insertion order is the queue
         self._swapping: dict[str, _Lease] = {}
         self._holding: dict[str, _Lease] = {}
+        self._reserved: dict[str, str] = {}  # waiting lease -> idle worker that its task is set up on
 
     # -- workers ---------------------------------------------------------------------------------
 
@@ -206,6 +220,7 @@ class PoolState:
             return False
         self._idle.remove(worker)
         self._preparing.add(worker)
+        self._reserved = {lease: other for lease, other in self._reserved.items() if other != worker}
         return True
 
     def remove(self, worker: str) -> None:
@@ -219,12 +234,12 @@ class PoolState:
         """Leases that wait for their first environment."""
         return len(self._waiting)
 
-    def request(self, lease: str) -> None:
-        """Queue a new lease at the end."""
+    def request(self, lease: str, *, task_known: bool = False) -> None:
+        """Queue a new lease at the end; ``task_known`` when its task can be set up while it waits."""
         if self.knows(lease):
             raise ValueError(f"lease {lease!r} was already requested")
         now = self._clock()
-        self._waiting[lease] = _Lease(None, now + self._ttl_s, now)
+        self._waiting[lease] = _Lease(None, now + self._ttl_s, now, task_known)
 
     def knows(self, lease: str) -> bool:
         """Whether the lease is waiting, holding or swapping."""
@@ -242,7 +257,7 @@ class PoolState:
                 break
             lease = next(iter(queue))
             entry = queue.pop(lease)
-            entry.worker = self._idle.popleft()
+            entry.worker = self._take_idle(lease)
             now = self._clock()
             entry.expires = now + self._ttl_s
             self._holding[lease] = entry
@@ -250,6 +265,41 @@ class PoolState:
             granted.append((lease, entry.worker))
         self.metrics.held(len(self._holding))
         return granted
+
+    def reservations(self) -> list[tuple[str, str]]:
+        """Pair leases that wait for a place with idle environments to be set up for them.
+
+        To be called after :meth:`grants`: what is idle then is spare.
+
+        Returns:
+            New pairs ``(lease, worker)``. :meth:`grants` keeps to a pair as long as the worker stays idle.
+        """
+        free = [worker for worker in self._idle if worker not in self._reserved.values()]
+        unprepared = [
+            lease
+            for lease, entry in self._waiting.items()
+            if entry.task_known and lease not in self._reserved
+        ]
+        pairs = list(zip(unprepared, free, strict=False))
+        self._reserved.update(pairs)
+        return pairs
+
+    def stop_preparing(self, lease: str) -> None:
+        """Never again set up the task of this lease while it waits."""
+        self._reserved.pop(lease, None)
+        if lease in self._waiting:
+            self._waiting[lease].task_known = False
+
+    def _take_idle(self, lease: str) -> str:
+        """Remove an idle worker: the lease's own, else one of nobody, else the one reserved last."""
+        worker = self._reserved.pop(lease, None)
+        if worker is None:
+            taken = set(self._reserved.values())
+            worker = next((idle for idle in self._idle if idle not in taken), None)
+        if worker is None:  # all are set up for others; of those, the last waits longest for its place
+            _, worker = self._reserved.popitem()
+        self._idle.remove(worker)
+        return worker
 
     def renew(self, leases: Iterable[str]) -> None:
         """Their holder is alive. Unknown leases (ended meanwhile) are passed over."""
@@ -279,6 +329,7 @@ class PoolState:
             The worker that has to be repaired or removed (it is *preparing* now), if any.
         """
         self._waiting.pop(lease, None)
+        self._reserved.pop(lease, None)
         self._swapping.pop(lease, None)
         entry = self._holding.pop(lease, None)
         self.metrics.held(len(self._holding))

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from verl_gui.actions import Action
-from verl_gui.envs.base import EnvFailure, FailureKind, GuiEnv, Observation, StepResult
+from verl_gui.envs.base import EnvFailure, FailureKind, GuiEnv, Observation, PausableEnv, StepResult
 from verl_gui.tasks.task import Task
 
 logger = logging.getLogger(__name__)
@@ -109,6 +109,11 @@ class _EnvThread:
             del future, function  # or the last result stays in memory until the next call
 
 
+def _log_failure(future: Future[Any]) -> None:
+    if future.exception() is not None:  # the next call will meet what is wrong
+        logger.warning("the environment could not be paused: %s", future.exception())
+
+
 class GuiEnvWorker:
     """Runs one :class:`GuiEnv`; to be used by one caller at a time.
 
@@ -118,10 +123,12 @@ class GuiEnvWorker:
     Args:
         backend: backend name (see :func:`build_env`).
         options: the backend's keyword arguments.
+        pause: stop the environment's programs between two calls.
     """
 
-    def __init__(self, backend: str, options: Mapping[str, Any]) -> None:
-        self._backend, self._options = backend, dict(options)
+    def __init__(self, backend: str, options: Mapping[str, Any], *, pause: bool = False) -> None:
+        self._backend, self._options, self._pause = backend, dict(options), pause
+        self._prepared: tuple[tuple[Task, int | None], asyncio.Task[Observation]] | None = None
         self._thread = _EnvThread()
         self._env: GuiEnv | None = None
         self._call: tuple[str, float] | None = None  # name and start of the running call
@@ -132,15 +139,40 @@ class GuiEnvWorker:
         Returns:
             Width and height of the screen in pixels.
         """
+        self._prepared = None
         return await self._run("start", "reset", self._start, timeout_s)
 
+    async def prepare(self, task: Task, seed: int | None, timeout_s: float) -> None:
+        """Reset to ``task`` ahead of time, for the next :meth:`reset`."""
+        resetting = asyncio.ensure_future(self._reset_now(task, seed, timeout_s))
+        self._prepared = ((task, seed), resetting)
+        await resetting
+
     async def reset(self, task: Task, seed: int | None, timeout_s: float) -> Observation:
-        """Prepare ``task``; the observation's screenshot is checked."""
-        return await self._run("reset", "reset", lambda: self._reset(task, seed), timeout_s)
+        """Prepare ``task``; the observation's screenshot is checked.
+
+        What :meth:`prepare` has begun for the same task and seed is finished and used.
+        """
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            instance, resetting = prepared
+            began = time.monotonic()
+            await asyncio.wait({resetting}, timeout=timeout_s)
+            if instance == (task, seed) and resetting.done():
+                return resetting.result()
+            timeout_s = max(0.0, timeout_s - (time.monotonic() - began))
+        return await self._reset_now(task, seed, timeout_s)
+
+    async def _reset_now(self, task: Task, seed: int | None, timeout_s: float) -> Observation:
+        observation = await self._run("reset", "reset", lambda: self._reset(task, seed), timeout_s)
+        self._rest()
+        return observation
 
     async def step(self, actions: Sequence[Action], timeout_s: float) -> StepResult:
         """Carry out ``actions``; the new screenshot is checked."""
-        return await self._run("step", "step", lambda: self._step(actions), timeout_s)
+        result = await self._run("step", "step", lambda: self._step(actions), timeout_s)
+        self._rest()
+        return result
 
     async def evaluate(self, timeout_s: float) -> float:
         """Score in [0, 1]."""
@@ -182,11 +214,18 @@ class GuiEnvWorker:
     def _call_ended(self, _: Future[Any]) -> None:
         self._call = None
 
+    def _rest(self) -> None:
+        """Pause the environment behind the caller's back: the answer does not wait for it."""
+        if self._pause:
+            self._thread.submit(self._pause_env).add_done_callback(_log_failure)
+
     # -- in the environment's thread -------------------------------------------------------------
 
     def _start(self) -> tuple[int, int]:
         self._close()
         self._env = build_env(self._backend, self._options)
+        if self._pause and not isinstance(self._env, PausableEnv):
+            raise EnvFailure("reset", f"backend {self._backend!r} cannot pause; set gui.env.pause=false")
         width, height = self._env.screen
         return int(width), int(height)
 
@@ -207,6 +246,10 @@ class GuiEnvWorker:
         if not (math.isfinite(score) and 0.0 <= score <= 1.0):
             raise EnvFailure("evaluate", f"score must be in [0, 1], got {score}")
         return score
+
+    def _pause_env(self) -> None:
+        if isinstance(self._env, PausableEnv):
+            self._env.pause()
 
     def _close(self) -> None:
         env, self._env = self._env, None
