@@ -5,7 +5,7 @@ from verl_gui.rollout.metrics import episode_metrics
 
 def row(task, score, format_part=0.0):
     info = {"acc": float(score >= 1), "score": score, "format": format_part}
-    return {"task_id": task, "reward_extra_info": info}
+    return {"task_id": task, "steps": 3, "reward_extra_info": info}
 
 
 def test_means_over_episodes_and_tasks():
@@ -14,6 +14,7 @@ def test_means_over_episodes_and_tasks():
         "reward/score": pytest.approx(0.625),
         "reward/format": pytest.approx(-0.125),
         "reward/malformed": 0.25,
+        "rollout/env_steps_sum": 12.0,
         "success/mean": 0.5,
         "success/a": 0.5,
         "success/b": 0.5,

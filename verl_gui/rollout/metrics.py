@@ -11,21 +11,24 @@ def episode_metrics(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Means over the episodes of one training batch.
 
     Args:
-        rows: the ``extra_fields`` of each episode, as the agent loop left them: ``task_id`` and
+        rows: the ``extra_fields`` of each episode, as the agent loop left them: ``task_id``, ``steps`` and
             ``reward_extra_info`` with ``acc``, ``score`` and ``format``.
 
     Returns:
         ``reward/score``, ``reward/format``, ``reward/malformed`` (share of episodes with a malformed answer),
-        ``success/mean`` and ``success/<task>``; nothing for no rows.
+        ``rollout/env_steps_sum`` (answers of all episodes), ``success/mean`` and ``success/<task>``; nothing
+        for no rows.
     """
     scores: list[float] = []
     formats: list[float] = []
     success: dict[str, list[float]] = defaultdict(list)
+    steps = 0
     for row in rows:
         info = row["reward_extra_info"]
         scores.append(info["score"])
         formats.append(info["format"])
         success[row["task_id"]].append(info["acc"])
+        steps += row["steps"]
     if not scores:
         return {}
     wins = [win for task_wins in success.values() for win in task_wins]
@@ -33,6 +36,7 @@ def episode_metrics(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         "reward/score": sum(scores) / len(scores),
         "reward/format": sum(formats) / len(formats),
         "reward/malformed": sum(value < 0 for value in formats) / len(formats),
+        "rollout/env_steps_sum": float(steps),
         "success/mean": sum(wins) / len(wins),
         **{f"success/{task}": sum(task_wins) / len(task_wins) for task, task_wins in sorted(success.items())},
     }
