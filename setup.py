@@ -33,6 +33,7 @@ CORE = [
     "msgspec",
     "fastapi",
     "uvicorn",
+    "aiohttp>=3.10",
     "cachetools",
     "nvtx",
 ]

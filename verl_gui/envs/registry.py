@@ -15,6 +15,7 @@ F = TypeVar("F", bound=Factory)
 _BUILT_IN = {
     "desktop": ("verl_gui.envs.desktop", "DesktopEnv"),
     "miniwob": ("verl_gui.envs.miniwob", "MiniwobEnv"),
+    "remote": ("verl_gui.envs.remote.env", "RemoteEnv"),
 }
 _registered: dict[str, Factory] = {}
 

@@ -1,0 +1,1 @@
+"""The ``remote`` backend: environments that a ``verl-gui env serve`` somewhere else keeps for us."""

@@ -1,0 +1,1 @@
+"""``verl-gui env serve``: any backend over HTTP, for the ``remote`` backend elsewhere."""
