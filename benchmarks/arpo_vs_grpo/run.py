@@ -83,7 +83,7 @@ def digest(*parts: bytes) -> str:
 def grid_runs(grid: Mapping[str, Any], out: Path) -> list[GridRun]:
     """All runs, seed by seed, so that an unfinished grid can already be compared."""
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    policy = RECIPE / "policy"
+    policy = ROOT / grid["policy"]
     content = {
         "tasks": digest(TASKS.read_bytes()),
         "policy": digest(*(path.read_bytes() for path in sorted(policy.glob("*.safetensors")))),
@@ -96,6 +96,7 @@ def grid_runs(grid: Mapping[str, Any], out: Path) -> list[GridRun]:
             overrides = {
                 **dict(flatten(grid["common"])),
                 **dict(flatten(own)),
+                "actor_rollout_ref.model.path": grid["policy"],
                 "data.seed": seed,
                 "actor_rollout_ref.actor.data_loader_seed": seed,
                 "actor_rollout_ref.rollout.seed": seed,
@@ -219,8 +220,8 @@ def select(grid: Mapping[str, Any], out: Path) -> int:
     wanted = grid["select"]
     rollout = dict(flatten({"gui": {"rollout": grid["common"]["gui"]["rollout"]}}))
     command = [
-        *("verl-gui", "tasks", "filter", *wanted["sources"]),
-        *("--policy", wanted["policy"], "--config", str(RECIPE / "quickstart.yaml")),
+        *(sys.executable, "-m", "verl_gui.cli", "tasks", "filter", *wanted["sources"]),
+        *("--policy", grid["policy"], "--config", str(RECIPE / "quickstart.yaml")),
         *("--runs", str(wanted["runs"]), "--out", str(out)),
         *("--lower", str(wanted["lower"]), "--upper", str(wanted["upper"])),
         *(part for key, item in rollout.items() for part in ("--set", f"{key}={item}")),
