@@ -67,7 +67,8 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> PreTrainedToken
     """A byte-level BPE tokenizer with Qwen's special tokens.
 
     Numbers are kept whole, so that a coordinate that occurs in ``texts`` becomes a single token: the policy
-    then chooses a position in one draw, not digit by digit.
+    then chooses a position in one draw, not digit by digit. So is the head of a call, ``Action: click(...='(``:
+    an answer takes ten tokens, and most of a small model's time goes into the number of tokens.
 
     Args:
         texts: what the merges are learnt from.
@@ -77,7 +78,11 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> PreTrainedToken
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(
-                Regex(r"\p{N}+| ?\p{L}+|\n+|[^\p{L}\p{N}\n]+?(?= ?\p{L})|[^\p{L}\p{N}\n]+"), "isolated"
+                Regex(
+                    r"Thought:|\nAction: \p{L}+\((?:[\p{L}_]+='\(?)?"
+                    r"|\p{N}+| ?\p{L}+|\n+|[^\p{L}\p{N}\n]+?(?= ?\p{L})|[^\p{L}\p{N}\n]+"
+                ),
+                "isolated",
             ),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
