@@ -1,9 +1,9 @@
 """An expert with two bad habits: its hand shakes, and it gives up.
 
-A policy cloned from such demonstrations recognises what to click, but often misses it or says that it is done
-without having done anything, as base agents do. Reinforcement learning can repair that within minutes, for all it
-has to find out is which of the policy's own answers were good. (An element that was never recognised takes far
-longer to learn from a reward.)
+A policy cloned from such demonstrations recognises what to click, but often misses it or says that it is
+done without having done anything, as base agents do. Reinforcement learning can repair that within minutes,
+for all it has to find out is which of the policy's own answers were good. (An element that was never
+recognised takes far longer to learn from a reward.)
 """
 
 from __future__ import annotations

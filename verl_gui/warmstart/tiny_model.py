@@ -67,8 +67,8 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> PreTrainedToken
     """A byte-level BPE tokenizer with Qwen's special tokens.
 
     Numbers are kept whole, so that a coordinate that occurs in ``texts`` becomes a single token: the policy
-    then chooses a position in one draw, not digit by digit. So is the head of a call, ``Action: click(...='(``:
-    an answer takes ten tokens, and most of a small model's time goes into the number of tokens.
+    then chooses a position in one draw, not digit by digit. So is the head of a call,
+    ``Action: click(...='(``: an answer takes nine tokens, and a small model's time goes into their number.
 
     Args:
         texts: what the merges are learnt from.
