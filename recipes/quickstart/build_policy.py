@@ -1,8 +1,8 @@
 """Make the quickstart's policy: record an expert, clone its behaviour, write a Hugging Face checkpoint.
 
-The expert is clumsy: its hand shakes (``--sigma``), and in a second, short part of the training it also gives
-up now and then (``--give-up``). So the policy recognises what to click and succeeds about a third of the time;
-the rest is left to reinforcement learning.
+The expert is clumsy: its hand shakes (``--sigma``), and in a second, short part of the training it also
+gives up now and then (``--give-up``). So the policy recognises what to click and succeeds about a third of
+the time; the rest is left to reinforcement learning.
 
     python recipes/quickstart/build_policy.py [--out DIR] [--steps N] [--episodes N] [--seed N]
 
