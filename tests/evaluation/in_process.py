@@ -56,7 +56,7 @@ class Leases:
         self.verdict, self.runs, self.out, self.most = verdict, {}, 0, 0
 
     @contextlib.asynccontextmanager
-    async def lease(self) -> AsyncIterator[ScriptedEnv]:
+    async def lease(self, *, task, seed) -> AsyncIterator[ScriptedEnv]:
         self.out += 1
         self.most = max(self.most, self.out)
         try:

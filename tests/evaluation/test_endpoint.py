@@ -138,8 +138,8 @@ def test_clicks_land_where_the_model_saw_them(tmp_path):
     acted = []
 
     class BigLeases(Leases):
-        def lease(self):
-            found = super().lease()
+        def lease(self, **row):
+            found = super().lease(**row)
 
             class Wrapped:
                 async def __aenter__(self):

@@ -25,6 +25,7 @@ from verl_gui.rollout.episode import Episode, play
 from verl_gui.rollout.reward import Reward
 from verl_gui.rollout.trajectory import Trajectory, TrajectoryStep, TrajectoryWriter
 from verl_gui.tasks.sources import TaskInstance
+from verl_gui.tasks.task import Task
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,8 @@ class EvaluationStopped(RuntimeError):
 class Leases(Protocol):
     """Where environments come from; :class:`verl_gui.envs.pool.EnvPool` is one."""
 
-    def lease(self) -> Any:
-        """An asynchronous context manager that gives an environment."""
+    def lease(self, *, task: Task, seed: int | None) -> Any:
+        """An asynchronous context manager that gives an environment; its first reset will be for ``task``."""
         ...
 
 
@@ -90,7 +91,7 @@ async def evaluate(
         leases: environments.
         log: takes the results, and says what is done.
         settings: how to run.
-        concurrency: runs at once; more than there are environments gains nothing.
+        concurrency: runs at once; those beyond the number of environments wait while theirs is set up.
         progress: is told of every run.
 
     Raises:
@@ -194,7 +195,7 @@ class _Evaluation:
         failure: str | None = None
         began = time.monotonic()
         try:
-            async with self._leases.lease() as env:
+            async with self._leases.lease(task=instance.task, seed=instance.seed) as env:
                 began = time.monotonic()
                 screen = tuple(env.screen)
                 reward = await play(

@@ -107,7 +107,7 @@ async def _session(
     try:
         pool = get_env_pool(config, POOL_NAME)  # its environments start while the policy does
         try:
-            concurrency = config.num_envs
+            concurrency = config.num_envs + config.spares  # a spare is set up for a run that waits
             async with open_policy(
                 options, settings.rollout, concurrency=concurrency, directory=log.directory
             ) as policy:
