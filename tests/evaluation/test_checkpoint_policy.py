@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -83,13 +84,23 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
 
 
+def is_running(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_nothing_is_left_of_a_server(tmp_path):
     healthy = server(tmp_path, HEALTHY)
     healthy.start(timeout_s=30)
     child = int((tmp_path / "vllm.log").read_text().split()[0])
-    assert psutil.pid_exists(child)
+    assert is_running(child)
     healthy.stop()
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    deadline = time.monotonic() + 20  # it was sent SIGKILL; a busy machine carries that out when it can
+    while is_running(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     healthy.stop()  # once more does nothing
 
 
