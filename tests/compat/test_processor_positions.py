@@ -139,7 +139,7 @@ def test_a_foreign_tokenizer_is_refused(hf_processor):
     processor = hf_processor(str(POLICY))
     binding = sys.modules[processor.get_rope_index.func.__module__]
     processor.config.image_token_id = 3
-    with pytest.raises(ValueError, match=r"image_token_id: the processor writes 469, .* reads 3"):
+    with pytest.raises(ValueError, match=r"image_token_id: the processor writes \d+, .* reads 3"):
         binding.bind_rope_index(processor)
 
 
