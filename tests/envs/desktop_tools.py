@@ -1,7 +1,8 @@
-"""What the tests with real displays share: looking for processes, files and descriptors left behind."""
+"""What the tests with real displays share: looking for what environments leave behind."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -33,13 +34,21 @@ def family(pid=None):
 
 def footprint():
     """What this process holds on the machine: descendants, descriptors, directories, control groups."""
-    own = owned_name("x").split("-x-")[1].rsplit("-", 1)[0]  # namespace and process number
-    places = [Path(tempfile.gettempdir()), Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup/pids")]
     return {
         "processes": family(),
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "directories": sorted(str(path) for place in places for path in place.glob(f"verl-gui-*-{own}-*")),
+        "directories": directories_of(os.getpid()),
+        "mounts": len(Path("/proc/self/mounts").read_text().splitlines()),
+        "shared memory": Path("/proc/sysvipc/shm").read_text().count("\n"),
     }
+
+
+def directories_of(pid):
+    """Directories and control groups that the process ``pid`` made for its environments."""
+    namespace = owned_name("x").split("-x-")[1].split("-")[0]
+    places = [Path(tempfile.gettempdir()), Path("/dev/shm"), Path("/sys/fs/cgroup")]
+    places += [Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup/pids")]
+    return sorted(str(path) for place in places for path in place.glob(f"verl-gui-*-{namespace}-{pid}-*"))
 
 
 def x_leftovers(display):
@@ -47,20 +56,24 @@ def x_leftovers(display):
     return [path for path in (f"/tmp/.X11-unix/X{number}", f"/tmp/.X{number}-lock") if os.path.exists(path)]
 
 
-def run_and_kill(code):
-    """Run Python ``code``, which prints a JSON value when it is ready, and kill -9 it.
+def run_and_kill(code, number=signal.SIGKILL):
+    """Run Python ``code``, which prints a JSON value when it is ready, and send it the signal ``number``.
 
-    Returns that value and the descendants it had, all of which were alive.
+    Returns that value, its process number and the descendants it had, all of which were alive.
     """
     parent = subprocess.Popen(
-        [sys.executable, "-c", code + "\nimport time; time.sleep(1000)"], stdout=subprocess.PIPE
+        [sys.executable, "-c", code + "\nimport time; time.sleep(1000)"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
     try:
         line = parent.stdout.readline()
         assert line, "the process ended before it was ready"
         descendants = family(parent.pid)
+        parent.send_signal(number)
+        parent.wait(30)
     finally:
         parent.kill()
         parent.wait()
         parent.stdout.close()
-    return json.loads(line), descendants
+    return json.loads(line), parent.pid, descendants

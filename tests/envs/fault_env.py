@@ -44,16 +44,24 @@ class FaultEnv:
     Args:
         start_fault: ``raise`` or ``hang`` while being built.
         child: run ``sleep`` with this argument, as a process that has to be gone afterwards.
-        step_s: duration of a healthy step.
-        log: file that every ``reset`` is noted in, as ``pid serial-number-of-the-environment``.
+        step_s: duration of a healthy step. reset_s: of a reset.
+        log: file that every ``reset`` is noted in, as ``pid serial-number-of-the-environment task``.
     """
 
     built = 0
 
-    def __init__(self, *, start_fault: str = "", child: str = "", step_s: float = 0.0, log: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        start_fault: str = "",
+        child: str = "",
+        step_s: float = 0.0,
+        reset_s: float = 0.0,
+        log: str = "",
+    ) -> None:
         FaultEnv.built += 1
         self.screen = (64, 48)
-        self._serial, self._step_s, self._log = FaultEnv.built, step_s, log
+        self._serial, self._step_s, self._reset_s, self._log = FaultEnv.built, step_s, reset_s, log
         self._fault: dict[str, Any] = {}
         if start_fault == "raise":
             raise EnvFailure("reset", "asked to fail at start")
@@ -66,9 +74,10 @@ class FaultEnv:
 
     def reset(self, task: Task, *, seed: int | None = None) -> Observation:
         self._fault = dict(task.config[0]["parameters"]) if task.config else {}
+        time.sleep(self._reset_s)
         if self._log:
             with open(self._log, "a") as log:
-                log.write(f"{os.getpid()} {self._serial}\n")
+                log.write(f"{os.getpid()} {self._serial} {task.id}\n")
         info = {"pid": os.getpid(), "serial": self._serial, "seed": seed}
         return Observation(self._screenshot("reset"), info)
 

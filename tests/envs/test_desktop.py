@@ -1,11 +1,14 @@
 import json
 import os
+import shutil
 import signal
 import time
 from importlib import resources
 
+import psutil
 import pytest
-from desktop_tools import footprint, gone, run_and_kill, wait_until, x_leftovers
+from desktop_tools import directories_of, footprint, gone, run_and_kill, wait_until, x_leftovers
+from env_cases import cases
 
 from verl_gui.actions import Action, ActionType
 from verl_gui.envs.base import EnvFailure
@@ -47,23 +50,24 @@ def run(env, command, timeout_s=20.0):
 
 
 def test_there_are_tasks():
-    assert len(TASKS) >= 8
+    assert len(TASKS) >= 24
     assert len({task["id"] for task in TASKS.values()}) == len(TASKS)
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_doing_nothing_scores_zero_and_the_solution_one(env, name):
+    missing = [program for program in TASKS[name]["related_apps"] if shutil.which(program) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed")
     task = Task.from_dict(TASKS[name], file=name)
     observation = env.reset(task)
     assert observation.info["instruction"] == task.instruction
-    env.step([FINISHED])
     assert env.evaluate() == 0.0
-    env.reset(task)
     *work, last = TASKS[name]["solution"]
     for turn in work:
         if isinstance(turn, dict):  # a dialog has to open first; a person would wait for it too
             assert wait_until(lambda turn=turn: len(env._windows.windows()) == turn["until_windows"])
-            assert env._settle(20.0, quiet_s=0.5)
+            assert env._look_when_settled(20.0, quiet_s=0.5)[1]
             continue
         env.step([Action(**action) for action in turn])
     if work:
@@ -81,13 +85,15 @@ OPEN_FILE = make_task(check("file_exists", {"path": "~/done"}), [WRITE_DONE])
 IMPOSSIBLE = make_task({"func": "infeasible"})
 
 
+def test_doing_nothing_and_saying_so_scores_zero(env):
+    env.reset(Task.from_dict(TASKS["mousepad-append.json"]))
+    assert env.step([FINISHED]).terminated and env.evaluate() == 0.0
+
+
 @pytest.mark.parametrize("task, last, score", [
     (IMPOSSIBLE, ActionType.FAIL, 1.0),
     (IMPOSSIBLE, ActionType.CALL_USER, 1.0),
-    (IMPOSSIBLE, ActionType.FINISHED, 0.0),
     (IMPOSSIBLE, None, 0.0),  # ended by the step limit
-    (OPEN_FILE, ActionType.FAIL, 0.0),
-    (OPEN_FILE, ActionType.FINISHED, 1.0),
     (OPEN_FILE, None, 1.0),
 ])
 def test_saying_that_it_cannot_be_done(env, task, last, score):
@@ -95,6 +101,16 @@ def test_saying_that_it_cannot_be_done(env, task, last, score):
     if last is not None:
         env.step([Action(last)])
     assert env.evaluate() == score
+
+
+@cases("env_score")
+def test_shared_cases_of_scores(env, case):
+    last = {"DONE": ActionType.FINISHED, "FAIL": ActionType.FAIL}[case["last"]]
+    config = [WRITE_DONE] if case["goal"] else []
+    evaluator = {"func": "infeasible"} if case["infeasible"] else OPEN_FILE.evaluator
+    env.reset(make_task(evaluator, config))
+    env.step([Action(last)])
+    assert env.evaluate() == case["expect"]
 
 
 @pytest.mark.parametrize("func, result, rules, score", [
@@ -212,12 +228,38 @@ def test_memory_and_processes_are_bounded(env):
     assert env.evaluate() == 1.0
 
 
+@pytest.mark.parametrize("place", ["$HOME", "/tmp", "$JOBS"])
+def test_a_full_disk_ends_at_the_sandbox(env, place):
+    env.reset(Task.from_dict(TASKS["mousepad-append.json"]))
+    free = shutil.disk_usage("/tmp").free
+    answer = run(env, f"for n in 1 2 3; do head -c 250M /dev/zero > {place}/filler$n; done")
+    assert "No space left" in answer.error or place == "/tmp"  # there the limit on memory may come first
+    assert free - shutil.disk_usage("/tmp").free < 200 << 20  # others use this disk too
+    run(env, f"rm -f {place}/filler*")
+    env.step([Action(ActionType.HOTKEY, keys=("ctrl", "end")), Action(ActionType.TYPE, text="bread")])
+    assert env.evaluate() == 0.0  # a failed attempt if anything, no fault of the environment
+    env.reset(OPEN_FILE)
+    assert env.evaluate() == 1.0
+
+
 def test_network_and_host_are_out_of_reach(env, tmp_path):
     (tmp_path / "secret").write_text("treasure")
     env.reset(make_task({"func": "infeasible"}))
     assert "treasure" not in run(env, f"cat {tmp_path}/secret").output
     assert run(env, "exec 3<>/dev/tcp/127.0.0.1/22").code != 0
     assert run(env, f"kill -9 {os.getpid()}").code != 0
+
+
+def test_pause_stops_everything_and_nobody_inside_notices(env):
+    exit_code = check("file_equals", {"path": "~/code"}, text="0")
+    env.reset(make_task(exit_code, [step_of("launch", command="xterm")]))
+    env.step([Action(ActionType.TYPE, text="sleep 0.5; echo $? > ~/code\n")])
+    env.pause()
+    env.pause()
+    states = {psutil.Process(pid).status() for pid in env._guest._process._members()}
+    assert states == {psutil.STATUS_STOPPED}
+    assert env.step([]).observation.size == (800, 600)
+    assert wait_until(lambda: env.evaluate() == 1.0)  # an interrupted job would have another exit code
 
 
 def test_settled_screen_is_still(env):
@@ -275,7 +317,7 @@ def test_hung_guest_is_bounded(env):
     env.reset(OPEN_FILE)
 
 
-def test_everything_dies_with_us():
+def test_everything_dies_with_us(env):
     code = """
 import json
 from verl_gui.envs.desktop import DesktopEnv
@@ -283,9 +325,12 @@ from verl_gui.tasks.task import Task
 env = DesktopEnv((640, 480))
 step = {"type": "launch", "parameters": {"command": "xterm"}}
 env.reset(Task(id="t", instruction="x", config=(step,), evaluator={"func": "infeasible"}))
+env.pause()
 print(json.dumps(env._xserver.display), flush=True)
 """
-    display, descendants = run_and_kill(code)
+    display, pid, descendants = run_and_kill(code)
     assert len(descendants) > 4
     assert wait_until(lambda: all(gone(pid) for pid in descendants))
     assert wait_until(lambda: not x_leftovers(display))
+    env.reset(OPEN_FILE)  # whoever comes next tidies up
+    assert directories_of(pid) == []

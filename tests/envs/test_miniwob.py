@@ -6,13 +6,15 @@ import time
 
 import psutil
 import pytest
-from desktop_tools import family, footprint, gone, run_and_kill, wait_until, x_leftovers
+from desktop_tools import directories_of, family, footprint, gone, run_and_kill, wait_until, x_leftovers
+from env_cases import cases
 from PIL import Image, ImageChops
 
 from verl_gui.actions import Action, ActionType
 from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.checker import check_env
 from verl_gui.envs.miniwob import ORACLES, MiniwobEnv, elements, oracle, task_names
+from verl_gui.envs.xserver import XServer
 from verl_gui.tasks.task import Task
 
 pytestmark = [pytest.mark.desktop, pytest.mark.timeout(300)]
@@ -172,6 +174,25 @@ def test_text_reaches_the_field_and_the_picture(env):
     assert changed and changed[1] >= field["box"][1] - 1 and changed[3] <= field["box"][3] + 1
 
 
+@cases("typing")
+def test_shared_cases_of_typing(env, case):
+    env.reset(task("enter-text"), seed=1)
+    field = next(element for element in elements(env) if element["kind"] == "text")
+    env.step([click(*field["spot"])])
+    env.step([Action(ActionType.TYPE, text=case["text"] + "\n" * case.get("enter", 0))])
+    assert env.script("document.querySelector('#tt').value") == case["expect"]
+
+
+def test_pause_stops_the_browser_and_the_next_call_wakes_it(env):
+    env.reset(task("click-test"), seed=3)
+    env.pause()
+    assert psutil.Process(main_process(env).pid).status() == psutil.STATUS_STOPPED
+    play(env, "click-test", 4)
+    assert env.evaluate() == 1.0
+    env.pause()
+    assert env.evaluate() == 1.0
+
+
 def test_screenshot_after_a_step_is_final(env):
     env.reset(task("click-checkboxes"), seed=6)
     for element in [element for element in elements(env) if element["kind"] == "checkbox"] * 8:
@@ -309,7 +330,8 @@ def test_faults_are_typed_bounded_and_repaired(fragile, victim, number, kinds):
     assert wait_until(lambda: gone(pid))
 
 
-def test_everything_dies_with_us():
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_everything_dies_with_us(number):
     code = """
 import json
 from verl_gui.envs.miniwob import MiniwobEnv
@@ -318,8 +340,11 @@ env = MiniwobEnv((168, 224))
 env.reset(Task(id="miniwob:click-test"), seed=1)
 print(json.dumps(env._xserver.display), flush=True)
 """
-    display, descendants = run_and_kill(code)
+    display, pid, descendants = run_and_kill(code, number)
     assert len(descendants) > 3
     assert wait_until(lambda: all(gone(pid) for pid in descendants))
     assert wait_until(lambda: not x_leftovers(display))
     assert not family() & descendants
+    if number == signal.SIGKILL:
+        XServer((64, 48)).close()  # whoever comes next tidies up
+    assert directories_of(pid) == []

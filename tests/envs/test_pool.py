@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from env_cases import cases
 from fault_env import FOREVER_S, faulty_task
 
 from verl_gui.envs import EnvFailure
@@ -22,7 +24,10 @@ from verl_gui.envs import pool as pool_module
 from verl_gui.tasks.task import Task
 
 ray = pytest.importorskip("ray")
-from verl_gui.envs.pool import EnvPool, EnvPoolConfig, LeasedEnv, get_env_pool  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from verl_gui.envs.pool import EnvPool, EnvPoolConfig, LeasedEnv, get_env_pool, pool_metrics  # noqa: E402
+from verl_gui.rollout.sampler import RolloutStalled, WorkerWatch  # noqa: E402
 
 pytestmark = pytest.mark.e2e
 
@@ -86,14 +91,24 @@ async def play(pool: EnvPool, task: Task | None = None) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """Address of a two-core Ray; at the end nothing of the environments may be left."""
+def nodes() -> Iterator[Cluster]:
+    """A Ray of two nodes, the second with room for two desktops; nothing of the environments may be left."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
-        context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-        yield context.address_info["address"]
+        memory = {"object_store_memory": 80 << 20}
+        cluster = Cluster(True, head_node_args={"num_cpus": 2, "include_dashboard": False, **memory})
+        cluster.add_node(num_cpus=0, resources={"desktop": 2}, **memory)
+        ray.init(cluster.address, log_to_driver=False)
+        yield cluster
         ray.shutdown()
+        cluster.shutdown()
     asyncio.run(until(lambda: not own_processes()))
+
+
+@pytest.fixture(scope="module")
+def cluster(nodes: Cluster) -> str:
+    """Address of the Ray."""
+    return nodes.address
 
 
 @pytest.fixture(scope="module")
@@ -177,42 +192,63 @@ def test_a_reset_that_fails_once_succeeds_on_a_fresh_environment(
     assert first != second, "the second attempt met the environment that had failed"
 
 
-def test_a_reset_that_always_fails_is_one_invalid_trajectory(four: EnvPool) -> None:
+@cases("reset")
+def test_shared_cases_of_resets(four: EnvPool, resets: Path, tmp_path: Path, case: dict[str, Any]) -> None:
+    attempts = 1 + four.config.max_reset_retries
+    failures = min(case["fails"], attempts)
+    bad = faulty_task("raise", at="reset", times=case["fails"], marker=tmp_path / "count")
+
     async def rollouts() -> list[Any]:
-        tasks = [None, faulty_task("raise", at="reset", times=99), None, None]
+        tasks = [None, bad, None, None]
         results = await asyncio.gather(*(play(four, task) for task in tasks), return_exceptions=True)
-        await until_full(four, "reset", "reset")
+        await until_full(four, *["reset"] * failures)
         return results
 
+    resets.unlink(missing_ok=True)
     results = asyncio.run(rollouts())
-    failure = results.pop(1)
-    assert isinstance(failure, EnvFailure) and failure.kind == "reset"
-    assert "failed on 2 environments" in failure.message
+    tried = [line for line in resets.read_text().splitlines() if line.endswith(f" {bad.id}")]
+    assert len(set(tried)) == len(tried), "an environment that had failed was used again"
+    one = results.pop(1)
     assert all(isinstance(result, dict) for result in results)
+    if failures == attempts:  # an invalid rollout: no row, and no exception but the typed one
+        assert isinstance(one, EnvFailure) and one.kind == "reset"
+        assert f"failed on {attempts} environments" in one.message
+    else:
+        assert isinstance(one, dict)
 
 
-def test_one_failing_loop_of_eight_leaves_seven_results_in_order(four: EnvPool) -> None:
+@cases("gather")
+def test_one_failing_loop_leaves_all_other_results_in_order(four: EnvPool, case: dict[str, Any]) -> None:
     async def rollouts() -> list[Any]:
-        tasks = [faulty_task("raise") if number == 3 else None for number in range(8)]
+        tasks = [faulty_task("raise") if number in case["fail"] else None for number in range(case["n"])]
         results = await asyncio.gather(*(play(four, task) for task in tasks), return_exceptions=True)
-        await until_full(four, "step")
+        await until_full(four, *["step"] * len(case["fail"]))
         return results
 
     results = asyncio.run(rollouts())
-    assert [number for number, result in enumerate(results) if isinstance(result, EnvFailure)] == [3]
-    assert sum(isinstance(result, dict) for result in results) == 7
+    assert len(results) == case["expect"]["rows"]
+    invalid = [number for number, result in enumerate(results) if isinstance(result, EnvFailure)]
+    assert invalid == case["expect"]["invalid"]
+    assert all(isinstance(result, dict) for number, result in enumerate(results) if number not in invalid)
 
 
-def test_a_dead_and_a_hung_environment_do_not_touch_the_others(four: EnvPool) -> None:
+@cases("actors")
+def test_dead_and_hung_environments_do_not_touch_the_others(four: EnvPool, case: dict[str, Any]) -> None:
+    faults = dict.fromkeys(case["dead"], "die") | dict.fromkeys(case["hung"], "hang")
+
     async def rollouts() -> list[Any]:
-        tasks = [None, faulty_task("die"), faulty_task("hang"), None]
+        tasks = [faulty_task(faults.get(number, "")) for number in range(case["n"])]
         results = await asyncio.gather(*(play(four, task) for task in tasks), return_exceptions=True)
-        await until_full(four, "dead", "timeout")
-        assert (await four.metrics())["env/workers"] == 4.0
+        await until_full(four, *["dead"] * len(case["dead"]), *["timeout"] * len(case["hung"]))
+        assert (await four.metrics())["env/workers"] == case["expect"]["pool_size_after"]
         return results
 
     results = asyncio.run(rollouts())
-    assert [getattr(result, "kind", "valid") for result in results] == ["valid", "dead", "timeout", "valid"]
+    found = {
+        "valid": [number for number, result in enumerate(results) if isinstance(result, dict)],
+        "invalid": [number for number, result in enumerate(results) if isinstance(result, EnvFailure)],
+    }
+    assert {**case["expect"], **found} == case["expect"]
 
 
 def test_a_stopped_process_is_given_up(four: EnvPool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,6 +353,105 @@ def test_a_lease_outlives_neither_its_process_nor_its_owner(closing: Callable[..
         await until_full(pool, "abandoned", "abandoned", "capacity")
 
     asyncio.run(drill())
+
+
+def test_tasks_are_set_up_on_spares_while_their_rollouts_wait(
+    closing: Callable[..., EnvPool], tmp_path: Path
+) -> None:
+    log = tmp_path / "resets"
+    pool = closing(spares=1, options={"child": CHILD, "log": str(log)})
+    resets = lambda: len(log.read_text().splitlines()) if log.exists() else 0  # noqa: E731
+    next_task, other = faulty_task(), faulty_task("raise", at="evaluate")
+
+    async def waiting(seed: int, reset_to: Task) -> tuple[dict[str, Any], int]:
+        async with pool.lease(timeout_s=PATIENCE_S, task=next_task, seed=seed) as env:
+            before = resets()
+            observation = await env.reset(reset_to, seed=seed)
+            return observation.info, resets() - before
+
+    async def drill() -> None:
+        await until_full(pool)
+        for reset_to, done_by_reset in ((next_task, 0), (other, 1)):
+            async with pool.lease(timeout_s=PATIENCE_S) as env:
+                await env.reset(faulty_task(), seed=1)
+                before = resets()
+                later = asyncio.create_task(waiting(2, reset_to))
+                await until(lambda before=before: resets() == before + 1)  # done ahead of time
+            info, resets_done = await later
+            assert info["seed"] == 2 and resets_done == done_by_reset
+        numbers: dict[str, float] = {}
+        while "env/count/prepare" not in numbers:
+            numbers.update(await pool.metrics())
+
+    asyncio.run(drill())
+
+
+def test_a_task_that_cannot_be_set_up_costs_one_spare(closing: Callable[..., EnvPool]) -> None:
+    pool = closing(spares=1, max_reset_retries=0)
+    bad = faulty_task("raise", at="reset")
+
+    async def waiting() -> None:
+        async with pool.lease(timeout_s=PATIENCE_S, task=bad) as env:
+            await env.reset(bad)
+
+    async def drill() -> None:
+        async with pool.lease(timeout_s=PATIENCE_S) as env:
+            await env.reset(faulty_task())
+            later = asyncio.create_task(waiting())
+            await until_full(pool, "reset")  # failed once, ahead of time, and was replaced
+        with pytest.raises(EnvFailure):
+            await later
+        await until_full(pool, "reset")
+
+    asyncio.run(drill())
+
+
+def test_environments_keep_to_the_nodes_that_offer_their_resource(
+    nodes: Cluster, closing: Callable[..., EnvPool]
+) -> None:
+    (desktops,) = nodes.worker_nodes
+    (raylet,) = (info.process.pid for info in desktops.all_processes["raylet"])
+    pool = closing(num_envs=3, resource="desktop")
+
+    async def drill() -> None:
+        async with pool.lease(timeout_s=PATIENCE_S) as one, pool.lease(timeout_s=PATIENCE_S) as two:
+            for env in (one, two):
+                worker = (await env.reset(faulty_task())).info["pid"]
+                assert psutil.Process(worker).ppid() == raylet
+            with pytest.raises(EnvFailure, match="2 of 3 work"):  # there is no room for the third
+                async with pool.lease(timeout_s=0.5):
+                    pass
+
+    asyncio.run(drill())
+
+
+def test_whoever_watches_sees_the_numbers_and_starts_no_pool(four: EnvPool) -> None:
+    assert pool_metrics("four")["env/workers"] == 4.0
+    assert pool_metrics("no-such-pool") == {}
+    assert "no-such-pool" not in ray.util.list_named_actors()
+
+
+def test_a_dead_agent_loop_worker_is_noticed(cluster: str) -> None:
+    names = ["agent_loop_worker_0", "agent_loop_worker_1"]
+    actors = [ray.remote(Holder).options(name=name, num_cpus=0).remote() for name in names]
+    ray.get([actor.__ray_ready__.remote() for actor in actors], timeout=PATIENCE_S)
+    watch = WorkerWatch(period_s=0.0)
+    watch.look(1.0)
+    ray.kill(actors[1])
+
+    async def drill() -> None:
+        def noticed() -> bool:
+            try:
+                watch.look(time.monotonic())
+            except RolloutStalled as stalled:
+                assert "agent_loop_worker_1" in str(stalled) and "agent_loop_worker_0" not in str(stalled)
+                return True
+            return False
+
+        await until(noticed)
+
+    asyncio.run(drill())
+    ray.kill(actors[0])
 
 
 def test_the_pool_has_one_configuration(four: EnvPool) -> None:

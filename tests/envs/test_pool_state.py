@@ -282,3 +282,66 @@ def test_the_wait_for_a_lease_is_measured(clock: Clock) -> None:
     assert report["env/lease_s/p99"] == 8.0
     assert report["env/count/lease"] == 2.0
     assert report["env/working"] == 0.0
+
+
+# -- tasks set up ahead of time --------------------------------------------------------------------
+
+
+def saturated(spares: int) -> PoolState:
+    """One environment held by "first", and ``spares`` idle ones: s0, s1, …"""
+    state = PoolState(1, spares=spares)
+    for worker in ["held", *(f"s{number}" for number in range(spares))]:
+        state.add(worker)
+        state.ready(worker)
+    state.request("first")
+    assert state.grants() == [("first", "held")]
+    return state
+
+
+def test_spares_are_reserved_in_the_order_of_the_queue_and_granted_to_their_leases() -> None:
+    state = saturated(2)
+    state.request("unknown")  # did not say what it is for
+    for lease in "abc":
+        state.request(lease, task_known=True)
+    assert state.grants() == []
+    assert state.reservations() == [("a", "s0"), ("b", "s1")]
+    assert state.reservations() == []
+    state.release("first")
+    assert state.grants() == [("unknown", "held")]
+    state.release("unknown")
+    assert state.grants() == [("a", "s0")]
+    assert state.reservations() == [("c", "held")]
+    state.release("a")
+    assert state.grants() == [("b", "s1")]
+
+
+def test_a_lease_that_gives_up_frees_its_spare() -> None:
+    state = saturated(1)
+    for lease in "ab":
+        state.request(lease, task_known=True)
+    assert state.reservations() == [("a", "s0")]
+    state.release("a")
+    assert state.reservations() == [("b", "s0")]
+
+
+def test_who_must_have_a_fresh_environment_takes_the_spare_that_waits_longest_for_its_place() -> None:
+    state = saturated(2)
+    for lease in "ab":
+        state.request(lease, task_known=True)
+    state.reservations()
+    state.swap("first", "step")
+    assert state.grants() == [("first", "s1")]
+    state.ready("held")
+    assert state.reservations() == [("b", "held")]
+
+
+def test_a_spare_that_breaks_is_no_longer_reserved() -> None:
+    state = saturated(1)
+    state.request("a", task_known=True)
+    assert state.reservations() == [("a", "s0")]
+    assert state.suspect("s0")
+    state.stop_preparing("a")
+    state.ready("s0")
+    assert state.reservations() == []  # its task may be at fault; it is not tried again
+    state.release("first")
+    assert state.grants() == [("a", "s0")]

@@ -43,6 +43,21 @@ def test_stop_kills_what_ignores_sigterm():
     assert process.returncode == -signal.SIGKILL
 
 
+def test_stop_leaves_alone_what_has_been_reaped(monkeypatch):
+    process = processes.start(["true"], env=ENV)
+    process.wait(10)
+    signalled = []
+    monkeypatch.setattr(os, "killpg", lambda *call: signalled.append(call))
+    processes.stop(process)
+    assert signalled == []  # the number may be a stranger's by now
+
+
+@pytest.mark.parametrize("mark", ["", "=", "NAME", "NAME=", "=value"])
+def test_a_mark_that_is_in_every_process_is_refused(mark):
+    with pytest.raises(ValueError, match="NAME=value"):
+        processes.kill_marked(mark)
+
+
 def test_child_survives_the_thread_that_asked_for_it():
     started = []
     thread = threading.Thread(target=lambda: started.append(processes.start(["sleep", "1000"], env=ENV)))

@@ -13,7 +13,7 @@ from verl_gui.envs.sandbox import SandboxedProcess, SandboxSpec, choose_mode
 
 
 def marked(process):
-    return processes._find_marked(process._mark.encode())
+    return processes.find_marked(process._mark)
 
 
 def run_inside(script, spec=None):

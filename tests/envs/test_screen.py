@@ -1,10 +1,12 @@
 import io
+import random
 import struct
 
 import pytest
 from PIL import Image
 
 from verl_gui.envs.screen import Framebuffer, encode_png
+from verl_gui.envs.worker import check_screenshot
 
 
 def write_dump(path, width=3, height=2, depth=24, bits=32, padding=4, colors=2):
@@ -52,3 +54,11 @@ def test_png_is_lossless():
     image = Image.effect_noise((40, 30), 80).convert("RGB")
     decoded = Image.open(io.BytesIO(encode_png(image)))
     assert decoded.format == "PNG" and decoded.tobytes() == image.tobytes()
+
+
+@pytest.mark.parametrize("size, mode", [((1, 1), "RGB"), ((3, 1), "RGB"), ((1, 3), "L"), ((64, 48), "RGBA")])
+def test_png_holds_every_pixel(size, mode):
+    image = Image.frombytes(mode, size, random.Random(7).randbytes(size[0] * size[1] * len(mode)))
+    png = encode_png(image)
+    check_screenshot(png, size)
+    assert Image.open(io.BytesIO(png)).tobytes() == image.convert("RGB").tobytes()

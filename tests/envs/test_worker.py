@@ -8,11 +8,14 @@ import sys
 import threading
 import time
 import zlib
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from fault_env import FaultEnv, faulty_task, png
 
-from verl_gui.envs import EnvFailure, GuiEnv, Observation
+from verl_gui.actions import Action
+from verl_gui.envs import EnvFailure, GuiEnv, Observation, StepResult
 from verl_gui.envs.worker import GuiEnvWorker, build_env, check_screenshot
 from verl_gui.tasks.task import Task
 
@@ -237,3 +240,83 @@ def test_the_worker_is_light_to_import() -> None:
     script = "import sys, verl_gui.envs.worker; print({'torch', 'verl', 'ray', 'vllm'} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
+
+
+# -- ahead of time, and at rest --------------------------------------------------------------------
+
+
+def test_a_prepared_reset_is_used_once_and_only_for_its_task(tmp_path: Path) -> None:
+    log = tmp_path / "resets"
+
+    async def episodes() -> list[int]:
+        worker = await started(log=str(log))
+        counts = []
+        task, other = faulty_task(), faulty_task("raise", at="evaluate")
+        await worker.prepare(task, 7, 5.0)
+        for instance in ((task, 7), (task, 7)):
+            assert (await worker.reset(*instance, 5.0)).info["seed"] == 7
+            counts.append(len(log.read_text().splitlines()))
+        await worker.prepare(task, 7, 5.0)
+        await worker.reset(other, 7, 5.0)
+        counts.append(len(log.read_text().splitlines()))
+        return counts
+
+    assert asyncio.run(episodes()) == [1, 2, 4]
+
+
+def test_a_reset_waits_for_its_preparation() -> None:
+    async def episode() -> None:
+        worker = await started(reset_s=0.3)
+        preparing = asyncio.create_task(worker.prepare(faulty_task(), 7, 5.0))
+        await asyncio.sleep(0.05)
+        assert (await worker.reset(faulty_task(), 7, 5.0)).info["seed"] == 7
+        await preparing
+
+    asyncio.run(episode())
+
+
+def test_a_failed_preparation_is_told_to_both() -> None:
+    async def episode() -> None:
+        worker = await started()
+        task = faulty_task("raise", at="reset")
+        for call in (worker.prepare(task, 7, 5.0), worker.reset(task, 7, 5.0)):
+            with pytest.raises(EnvFailure, match="asked to fail"):
+                await call
+
+    asyncio.run(episode())
+
+
+class RestingEnv(FaultEnv):
+    """Notes its calls, with ``pause`` among them."""
+
+    calls: list[str] = []  # noqa: RUF012 - shared on purpose
+
+    def step(self, actions: Sequence[Action]) -> StepResult:
+        self.calls.append("step")
+        return super().step(actions)
+
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+
+def test_the_environment_rests_between_calls_if_it_can() -> None:
+    async def episode() -> None:
+        worker = GuiEnvWorker(f"{__name__}:RestingEnv", {}, pause=True)
+        await worker.start(5.0)
+        await worker.reset(faulty_task(), None, 5.0)
+        for _ in range(2):
+            await worker.step([], 5.0)
+        await worker.close(5.0)
+        with pytest.raises(EnvFailure, match="cannot pause"):
+            await GuiEnvWorker(BACKEND, {}, pause=True).start(5.0)
+
+    RestingEnv.calls.clear()
+    asyncio.run(episode())
+    assert RestingEnv.calls == ["pause", "step", "pause", "step", "pause"]
+
+
+def test_observations_say_when_and_how_large() -> None:
+    before = time.time()
+    observation = Observation(png(SIZE))
+    assert observation.size == SIZE and before <= observation.timestamp <= time.time()
+    assert observation == Observation(png(SIZE), timestamp=0.0)  # the same picture

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from verl_gui.envs import processes
 from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.cdp import CdpClosed, CdpError, CdpPipe, CdpTimeout
+from verl_gui.envs.cgroups import ControlGroup
 from verl_gui.envs.leftovers import private_directory
 from verl_gui.envs.sandbox import SandboxedProcess, SandboxSpec
 from verl_gui.envs.xserver import XServer
@@ -22,6 +23,7 @@ from verl_gui.envs.xserver import XServer
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 60.0  # a second on an idle machine, twenty on one with ten times more work than cores
+_PROCESSES = 512  # processes and threads; a browser with one page has about a hundred
 _CANDIDATES = ("/usr/lib/chromium/chromium", "chromium", "chromium-browser", "google-chrome")
 
 _FLAGS = (
@@ -98,6 +100,7 @@ class Browser:
         boot_script: JavaScript that runs in every page before the page's own.
         policies: Chromium policies, enforced inside the sandbox.
         window: width and height of the window in CSS pixels; may exceed the display.
+        memory_bytes: limit on the memory of everything inside, where control groups can be made.
 
     Raises:
         EnvFailure: ``reset`` or ``timeout``; it does not start.
@@ -114,17 +117,20 @@ class Browser:
         boot_script: str,
         policies: Mapping[str, Any],
         window: tuple[int, int],
+        memory_bytes: int = 2 << 30,
     ) -> None:
         self._pipe: CdpPipe | None = None
         self._process: SandboxedProcess | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # nameless: nothing is left when it is closed
         self._profile = private_directory("chromium") if mode == "none" else None
+        self._cgroup = ControlGroup.create(memory_bytes=memory_bytes, processes=_PROCESSES)
         spec = SandboxSpec(
             read_only={
                 str(xserver.socket_path): str(xserver.socket_path),
                 str(xserver.authority): "/run/Xauthority",
                 **pages,
             },
+            cgroup=self._cgroup,
             files={"/etc/chromium/policies/managed/verl_gui.json": json.dumps(dict(policies)).encode()},
             env={
                 "DISPLAY": xserver.display,
@@ -238,6 +244,16 @@ class Browser:
             raise ValueError("the browser is closed")
         return self._process.pid
 
+    def pause(self) -> None:
+        """Stop all processes of the browser until :meth:`resume`."""
+        if self._process is not None:
+            self._process.pause()
+
+    def resume(self) -> None:
+        """Let the browser go on."""
+        if self._process is not None:
+            self._process.resume()
+
     def close(self) -> None:
         """Kill the browser and remove its files. Safe to call again."""
         if self._pipe is not None:
@@ -246,6 +262,9 @@ class Browser:
         if self._process is not None:
             self._process.close()
             self._process = None
+        if self._cgroup is not None:
+            self._cgroup.close()
+            self._cgroup = None
         self._log.close()
         if self._profile is not None:
             with contextlib.suppress(OSError):

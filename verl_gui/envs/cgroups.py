@@ -52,6 +52,13 @@ class ControlGroup:
         script = f'for file in "${{@:1:{len(files)}}}"; do echo $$ > "$file" || exit 70; done; '
         return ["/bin/bash", "-c", f'{script}shift {len(files)}; exec "$@"', "cgroup", *files]
 
+    def members(self) -> list[int]:
+        """Numbers of the processes in the group, in increasing order."""
+        try:
+            return sorted(map(int, (self.directories[-1] / "cgroup.procs").read_text().split()))
+        except FileNotFoundError:  # closed
+            return []
+
     def close(self) -> None:
         """Remove the group; its processes must be dead. Safe to call again."""
         for directory in self.directories:

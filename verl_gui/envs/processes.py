@@ -105,20 +105,31 @@ def start(
 def stop(process: subprocess.Popen[bytes], *, term_s: float = 2.0, kill_s: float = 5.0) -> None:
     """End ``process`` and its group: SIGTERM, then SIGKILL after ``term_s`` seconds (0: at once).
 
-    Returns when the group is gone, at the latest ``term_s + kill_s`` seconds later. Safe to call again.
+    Returns when the group is gone, at the latest ``term_s + kill_s`` seconds later. Safe to call again: what
+    has been reaped is never signalled, because its number may belong to a stranger by then.
     """
-    if process.poll() is None and term_s > 0:
+    if process.returncode is not None:
+        return
+    if term_s > 0 and not _has_ended(process.pid):
         _signal_group(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(term_s)
-    # The leader's number stays taken while its group has members, so this cannot hit a stranger.
-    if process.returncode is None or _signal_group(process.pid, 0):
-        _signal_group(process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + term_s
+        while not _has_ended(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.002)
+    # Nobody has waited for the leader yet, so the number of its group is still its own, dead or alive.
+    _signal_group(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(kill_s)
     deadline = time.monotonic() + kill_s
     while _signal_group(process.pid, 0) and time.monotonic() < deadline:
         time.sleep(0.002)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child of ours has ended; it stays to be waited for, which keeps its number taken."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # somebody else has waited for it
+        return True
 
 
 def _signal_group(group: int, number: int) -> bool:
@@ -133,21 +144,29 @@ def _signal_group(group: int, number: int) -> bool:
 
 
 def kill_marked(mark: str, *, timeout_s: float = 5.0) -> None:
-    """Kill every process of this user that has ``mark`` ("NAME=value") in its environment."""
+    """Kill every process of this user that has ``mark`` ("NAME=value") in its environment.
+
+    Raises:
+        ValueError: the mark is not of that form; an empty one would be found in every process.
+    """
+    name, _, value = mark.partition("=")
+    if not name or not value:
+        raise ValueError(f"expected a mark NAME=value that tells our processes from others, got {mark!r}")
     deadline = time.monotonic() + timeout_s
-    while (found := _find_marked(mark.encode())) and time.monotonic() < deadline:
+    while (found := find_marked(mark)) and time.monotonic() < deadline:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
 
 
-def _find_marked(mark: bytes) -> list[int]:
+def find_marked(mark: str) -> list[int]:
+    """Numbers of this user's processes that have ``mark`` ("NAME=value") in their environment."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):  # ended, or another user's
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                if mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
                     found.append(int(entry.name))
     return found
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
 
+import psutil
+
 from verl_gui.envs import processes
 from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.cgroups import ControlGroup
@@ -32,6 +34,9 @@ _MARK = "VERL_GUI_SANDBOX"  # in the environment of what runs without a sandbox:
 _PASSWD = b"user:x:1000:1000:user:/home/user:/bin/sh\n"
 _GROUP = b"user:x:1000:\n"
 _INFO_TIMEOUT_S = 10.0
+_MIB = 1 << 20
+_VOLATILE = {"/tmp": 512 * _MIB, "/run": 64 * _MIB, "/dev/shm": 256 * _MIB}
+"""Directories in memory that every sandbox has, with their sizes in bytes."""
 
 _SYSTEM_FILES = (
     "/etc/alternatives",
@@ -118,7 +123,11 @@ class SandboxSpec:
         read_only: host path → path inside, read-only.
         files: path inside → contents, for small read-only files.
         env: environment variables beside HOME, PATH and LANG.
-        home: host directory that is the private home inside; None gives an empty one in memory.
+        home: host directory that is the private home inside; None gives an empty one in memory, of
+            ``home_bytes`` (without bubblewrap: an empty one on the host's disk).
+        home_bytes: size of a home in memory. What the programs write there can fill neither the host's disk
+            nor, beyond this, its memory.
+        volumes: path inside → size in bytes, for further directories in memory.
         shared: host directories that have the same path inside, writable.
         cgroup: control group with limits for everything inside; None for no such limits.
         limits: ``prlimit`` resources, such as ``{"nproc": 256}``.
@@ -128,6 +137,8 @@ class SandboxSpec:
     files: dict[str, bytes] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     home: Path | None = None
+    home_bytes: int = 256 * _MIB
+    volumes: dict[str, int] = field(default_factory=dict)
     shared: tuple[Path, ...] = ()
     cgroup: ControlGroup | None = None
     limits: dict[str, int] = field(default_factory=dict)
@@ -159,6 +170,8 @@ class SandboxedProcess:
     ) -> None:
         self.mode = mode
         self._init_fd: int | None = None  # pidfd of the first process inside: when it is gone, all are
+        self._init_pid = 0
+        self._cgroup = spec.cgroup
         self._home: Path | None = None
         self._mark = f"{_MARK}={owned_name('sandbox')}"
         env = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **spec.env}
@@ -193,9 +206,11 @@ class SandboxedProcess:
             inherited = list(pass_fds)
             for system_file in _SYSTEM_FILES:
                 options += ["--ro-bind-try", system_file, system_file]
-            for volatile in ("/tmp", "/run", "/dev/shm"):
-                options += ["--tmpfs", volatile]
-            options += ["--bind", str(spec.home), HOME] if spec.home else ["--dir", HOME]
+            home = {} if spec.home else {HOME: spec.home_bytes}
+            for directory, size in (_VOLATILE | home | spec.volumes).items():
+                options += ["--size", str(size), "--tmpfs", directory]
+            if spec.home:
+                options += ["--bind", str(spec.home), HOME]
             options += ["--dir", "/run/user/1000"]
             for host, inside in spec.read_only.items():
                 options += ["--ro-bind", host, inside]
@@ -222,8 +237,60 @@ class SandboxedProcess:
             finally:
                 os.close(info_writer)
             info = json.loads(processes.read_until(info_reader, b"}", _INFO_TIMEOUT_S))
+            self._init_pid = info["child-pid"]
             with contextlib.suppress(ProcessLookupError):  # ended already: poll() will say so
-                self._init_fd = os.pidfd_open(info["child-pid"])
+                self._init_fd = os.pidfd_open(self._init_pid)
+
+    def open_directory(self, path: str) -> int:
+        """A descriptor of a directory inside; to be closed by the caller.
+
+        To be called when the first program inside runs (the directories are there then), and before anything
+        that is not trusted runs, which could put a link in its place.
+
+        Raises:
+            EnvFailure: ``reset``; it cannot be opened, or nothing runs inside any more.
+        """
+        root = f"/proc/{self._init_pid}/root" if self.mode == "bwrap" else ""
+        try:
+            fd = os.open(root + path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise EnvFailure("reset", f"cannot open {path} of the sandbox: {error}") from error
+        # A process number is used again; while ours is alive, it was ours that was opened.
+        if self.mode == "bwrap" and (self._init_fd is None or select.select([self._init_fd], [], [], 0)[0]):
+            os.close(fd)
+            raise EnvFailure("reset", "the sandbox ended while it was being set up")
+        return fd
+
+    def pause(self) -> None:
+        """Stop everything inside until :meth:`resume`; it can still be killed.
+
+        By SIGSTOP, not by the freezer of control groups: what version 1 of that has frozen survives SIGKILL,
+        so a sandbox would outlive a killed parent.
+        """
+        stopped: set[int] = set()
+        # Parents first: a shell that sees its child stop would tell its user.
+        while fresh := [pid for pid in self._members() if pid not in stopped]:
+            for pid in fresh:
+                _signal(pid, signal.SIGSTOP)
+            stopped.update(fresh)
+
+    def resume(self) -> None:
+        """Undo :meth:`pause`; without effect on what is not paused."""
+        for pid in reversed(self._members()):
+            _signal(pid, signal.SIGCONT)
+
+    def _members(self) -> list[int]:
+        """Numbers of all processes of the sandbox, parents before children (numbers grow)."""
+        if self._cgroup is not None:
+            return self._cgroup.members()
+        try:
+            outermost = psutil.Process(self.pid)
+            found = {self.pid, *(process.pid for process in outermost.children(recursive=True))}
+        except psutil.NoSuchProcess:
+            found = set()
+        if self.mode == "none":
+            found.update(processes.find_marked(self._mark))
+        return sorted(found)
 
     @property
     def pid(self) -> int:
@@ -255,6 +322,11 @@ class SandboxedProcess:
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
             self._home = None
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):  # ended meanwhile
+        os.kill(pid, number)
 
 
 def _memory_file(content: bytes) -> int:

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-import io
 import mmap
 import os
 import struct
+import zlib
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
+_RGB, _FILTER_UP = 2, 2  # PNG's numbers for the kind of pixels and the filter of a row
 _XWD_FIELDS = 25  # 32-bit big-endian words of an X window dump header, version 7
 
 
 def encode_png(image: Image.Image, *, level: int = 1) -> bytes:
-    """PNG bytes of an image. Level 1 is several times faster than the default and little larger."""
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", compress_level=level)
-    return buffer.getvalue()
+    """PNG bytes of an image, as 8-bit RGB.
+
+    Every row is stored as its difference to the row above, which suits screens: the result is as small as
+    Pillow's, which tries all filters on each row, in less than half the time. Level 1 is several times faster
+    than zlib's default and little larger.
+    """
+    pixels = np.asarray(image.convert("RGB"))
+    height, width, _ = pixels.shape
+    flat = pixels.reshape(height, 3 * width)
+    rows = np.empty((height, 1 + 3 * width), np.uint8)
+    rows[:, 0] = _FILTER_UP  # of the first row too: above it, PNG takes zeros
+    rows[0, 1:] = flat[0]
+    np.subtract(flat[1:], flat[:-1], out=rows[1:, 1:])
+    header = struct.pack(">IIBBBBB", width, height, 8, _RGB, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), level)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(data, zlib.crc32(kind)))
+        for kind, data in chunks
+    )
 
 
 class Framebuffer:
@@ -57,6 +74,10 @@ class Framebuffer:
     def snapshot(self) -> bytes:
         """The raw pixels now, to be compared with another look."""
         return self._map[self._start :]
+
+    def image(self, snapshot: bytes) -> Image.Image:
+        """A :meth:`snapshot` as an RGB image."""
+        return Image.frombytes("RGB", self.size, snapshot, "raw", "BGRX", self._stride)
 
     def pixel(self, x: int, y: int) -> int:
         """The colour of one pixel as 0xRRGGBB."""

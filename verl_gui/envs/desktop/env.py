@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import resources
 
 from verl_gui.actions import Action, ActionType
@@ -48,6 +50,7 @@ class DesktopEnv:
         memory_mb: limit on the memory of everything inside, in MiB.
         processes: limit on the processes and threads inside.
         file_mb: limit on the size of one file, in MiB.
+        home_mb: size of the home directory, in MiB; it lies in memory.
         quiet_s: the screen counts as settled when it has not changed for so long.
         settle_s: longest wait for it to settle after the actions of a step.
 
@@ -64,6 +67,7 @@ class DesktopEnv:
         memory_mb: int = 1024,
         processes: int = 256,
         file_mb: int = 256,
+        home_mb: int = 256,
         quiet_s: float = 0.03,
         settle_s: float = 0.5,
     ) -> None:
@@ -74,16 +78,18 @@ class DesktopEnv:
             "memory_bytes": memory_mb * _MIB,
             "process_count": processes,
             "file_bytes": file_mb * _MIB,
+            "home_bytes": home_mb * _MIB,
         }
         self._quiet_s, self._settle_s = quiet_s, settle_s
         self._task: Task | None = None
         self._last: ActionType | None = None
         self._terminated = True
-        self._closed = False
+        self._closed = self._paused = False
         self._xserver: XServer | None = None
         self._windows: WindowManager | None = None
         self._guest: Guest | None = None
         self._executor: X11Executor | None = None
+        atexit.register(self.close)  # an interrupted program leaves nothing behind
 
     def reset(self, task: Task, *, seed: int | None = None) -> Observation:
         """Start a fresh desktop and prepare ``task``, which has one instance: ``seed`` changes nothing.
@@ -102,7 +108,7 @@ class DesktopEnv:
             assert self._guest is not None and self._windows is not None and self._xserver is not None
             prepare(task, self._guest, self._windows)
             self._xserver.neutral_input()
-            self._settle(3.0, quiet_s=0.1)
+            observation, _ = self._look_when_settled(3.0, quiet_s=0.1)
         except GuestFileError as error:
             self._stop()
             raise EnvFailure("reset", str(error)) from error
@@ -110,7 +116,7 @@ class DesktopEnv:
             self._stop()
             raise
         self._task, self._last, self._terminated = task, None, False
-        return self._observe({"instruction": task.instruction})
+        return replace(observation, info={"instruction": task.instruction})
 
     def step(self, actions: Sequence[Action]) -> StepResult:
         """Carry out ``actions``, wait until the screen has settled, and look.
@@ -126,16 +132,17 @@ class DesktopEnv:
         if actions:
             self._last = terminal or actions[-1].type
         self._check_alive()
+        self._resume()
         try:
             self._executor.perform([action for action in actions if not action.type.is_terminal])
         except DisplayGoneError as gone:
             raise EnvFailure("dead", str(gone)) from gone
         except ExecutorError as error:
             raise EnvFailure("step", str(error)) from error
-        settled = self._settle(self._settle_s, quiet_s=self._quiet_s)
+        observation, settled = self._look_when_settled(self._settle_s, quiet_s=self._quiet_s)
         self._terminated = terminal is not None
         info = {"settled": settled, "ended_by": terminal.value if terminal else None}
-        return StepResult(self._observe(), self._terminated, info)
+        return StepResult(observation, self._terminated, info)
 
     def evaluate(self) -> float:
         """Score of the desktop as it is: 1.0 or 0.0.
@@ -147,12 +154,20 @@ class DesktopEnv:
         if self._task is None or self._guest is None or self._windows is None:
             raise RuntimeError("no episode to score; call reset() first")
         self._check_alive()
+        self._resume()
         gave_up = self._last in (ActionType.FAIL, ActionType.CALL_USER)
         return score(self._task, self._guest, self._windows, gave_up=gave_up)
+
+    def pause(self) -> None:
+        """Stop all programs until the next call, so that they use no processor time while nobody acts."""
+        if self._guest is not None and not self._paused:
+            self._guest.pause()
+            self._paused = True
 
     def close(self) -> None:
         """Stop all processes and remove all files. Safe to call again."""
         self._closed = True
+        atexit.unregister(self.close)
         self._stop()
 
     # -- inside ---------------------------------------------------------------------------------------
@@ -173,34 +188,46 @@ class DesktopEnv:
             time.sleep(0.003)
         self._executor = X11Executor(self._xserver.display, str(self._xserver.authority))
 
+    def _resume(self) -> None:
+        if self._paused and self._guest is not None:
+            self._guest.resume()
+        self._paused = False
+
     def _check_alive(self) -> None:
         if self._xserver is None or not self._xserver.alive():
             raise EnvFailure("dead", "Xvfb is gone; reset() starts it again")
         if self._guest is None or not self._guest.alive():
             raise EnvFailure("dead", "the sandbox of the desktop is gone; reset() starts it again")
 
-    def _settle(self, longest_s: float, *, quiet_s: float) -> bool:
-        """Wait until the screen has not changed for ``quiet_s``; whether it did within ``longest_s``."""
-        assert self._xserver is not None
-        start = changed = time.monotonic()
-        before = self._xserver.framebuffer.snapshot()
-        while True:
-            time.sleep(quiet_s / 3)
-            now, after = time.monotonic(), self._xserver.framebuffer.snapshot()
-            if after != before:
-                before, changed = after, now
-            elif now - changed >= quiet_s:
-                return True
-            if now - start > longest_s:
-                return False
+    def _look_when_settled(self, longest_s: float, *, quiet_s: float) -> tuple[Observation, bool]:
+        """The screen once it has not changed for ``quiet_s``, and whether that came within ``longest_s``.
 
-    def _observe(self, info: dict[str, object] | None = None) -> Observation:
-        self._check_alive()
+        Encoding a large screen takes as long as a step should wait for it to be quiet, so it is encoded while
+        it is watched: if it is still the same afterwards, the picture is ready.
+        """
         assert self._xserver is not None
-        return Observation(encode_png(self._xserver.framebuffer.grab()), info or {})
+        framebuffer = self._xserver.framebuffer
+        start = changed = time.monotonic()
+        before, taken_at, png = framebuffer.snapshot(), time.time(), None
+        while True:
+            time.sleep(quiet_s / 3 if png is None else max(0.0, changed + quiet_s - time.monotonic()))
+            now, after = time.monotonic(), framebuffer.snapshot()
+            if after != before:
+                before, changed, taken_at, png = after, now, time.time(), None
+            elif png is None:
+                png = encode_png(framebuffer.image(before))
+                continue
+            late = now - start > longest_s
+            if png is not None and (late or now - changed >= quiet_s):
+                break
+            if late:  # it never stands still: as it is now
+                png = encode_png(framebuffer.image(before))
+                break
+        self._check_alive()
+        return Observation(png, timestamp=taken_at), now - changed >= quiet_s
 
     def _stop(self) -> None:
-        self._terminated, self._task = True, None
+        self._terminated, self._task, self._paused = True, None, False
         for name in ("_executor", "_windows", "_guest", "_xserver"):
             part = getattr(self, name)
             setattr(self, name, None)

@@ -23,10 +23,17 @@ from verl_gui.envs.xserver import XServer
 
 _MAX_OUTPUT = 4 << 20  # bytes read of a file or of a command's output
 
+_READY = "ready"
+_JOBS_INSIDE = "/run/jobs"
+_JOBS_BYTES = 64 << 20
+_START_TIMEOUT_S = 20.0
+
 # Reads job names from descriptor 3, runs each as a command of its own and reports "job exit-code" on
-# descriptor 4. It ends when the host closes the pipe, and everything inside ends with it.
-_AGENT = """
+# descriptor 4; the first report says that it runs. It ends when the host closes the pipe, and everything
+# inside ends with it.
+_AGENT = f"""
 cd "$HOME"
+echo "{_READY} 0" >&4
 while IFS= read -r -u 3 job; do
   (
     code=0
@@ -54,12 +61,17 @@ class GuestFileError(OSError):
 class Guest:
     """One sandbox with a private home directory.
 
+    Home and the commands' output lie in memory of bounded size, which the host reaches through descriptors:
+    nothing that runs inside can fill the host's disk, and nothing is left there. Without bubblewrap both are
+    directories of the host, without a bound.
+
     Args:
         xserver: the display that its programs use.
         mode: sandbox mode.
         memory_bytes: limit on the memory of everything inside.
         process_count: limit on the number of processes and threads inside.
         file_bytes: limit on the size of one file.
+        home_bytes: size of the home directory.
 
     Raises:
         EnvFailure: ``reset``; it does not start.
@@ -73,33 +85,36 @@ class Guest:
         memory_bytes: int,
         process_count: int,
         file_bytes: int,
+        home_bytes: int,
     ) -> None:
-        self.mode = mode
-        self._directory = private_directory("desktop")
-        self.home = self._directory / "home"
-        self._jobs = self._directory / "jobs"
-        self.home.mkdir(mode=0o700)
-        self._jobs.mkdir(mode=0o700)
+        inside = mode == "bwrap"
+        self._host_directory = None if inside else private_directory("desktop")
+        self._home_path, self._jobs_path = HOME, _JOBS_INSIDE
+        if self._host_directory is not None:
+            self._home_path, self._jobs_path = (str(self._host_directory / name) for name in ("home", "jobs"))
+            for path in (self._home_path, self._jobs_path):
+                os.mkdir(path, mode=0o700)
+        self._home_fd = self._jobs_fd = -1
         self._results: dict[str, int] = {}
         self._pending = b""
         self._job_count = 0
         self._fds: list[int] = []
         self._process: SandboxedProcess | None = None
         self._cgroup = ControlGroup.create(memory_bytes=memory_bytes, processes=process_count)
-        inside = mode == "bwrap"
         spec = SandboxSpec(
             read_only={
                 str(xserver.socket_path): str(xserver.socket_path),
                 str(xserver.authority): "/run/Xauthority",
             },
-            home=self.home,
-            shared=(self._jobs,),
+            home=None if inside else Path(self._home_path),
+            home_bytes=home_bytes,
+            volumes={_JOBS_INSIDE: _JOBS_BYTES},
             cgroup=self._cgroup,
             limits={"fsize": file_bytes, "nofile": 4096} | ({} if self._cgroup else {"data": memory_bytes}),
             env={
                 "DISPLAY": xserver.display,
                 "XAUTHORITY": "/run/Xauthority" if inside else str(xserver.authority),
-                "JOBS": str(self._jobs),
+                "JOBS": self._jobs_path,
                 "XDG_SESSION_TYPE": "x11",
                 "XDG_CURRENT_DESKTOP": "openbox",
                 "GSETTINGS_BACKEND": "memory",
@@ -124,15 +139,22 @@ class Guest:
         finally:
             os.close(commands_in)
             os.close(reports_in)
+        try:
+            self._wait_for(_READY, time.monotonic() + _START_TIMEOUT_S)
+            self._home_fd = self._process.open_directory(self._home_path)
+            self._jobs_fd = self._process.open_directory(self._jobs_path)
+        except EnvFailure as failure:
+            self.close()
+            raise EnvFailure("reset", f"the sandbox of the desktop does not start: {failure}") from failure
 
     def start(self, command: Sequence[str]) -> str:
         """Start a command without waiting for it; returns its job name."""
         self._job_count += 1
         job = str(self._job_count)
-        directory = self._jobs / job
-        directory.mkdir()
-        (directory / "command").write_text("exec " + _quote(command) + "\n")
         try:
+            directory = _path_of(self._jobs_fd) / job
+            directory.mkdir()
+            (directory / "command").write_text("exec " + _quote(command) + "\n")
             os.write(self._commands, f"{job}\n".encode())
         except OSError as error:
             raise EnvFailure("dead", f"the sandbox of the desktop is gone: {error}") from error
@@ -145,13 +167,16 @@ class Guest:
             EnvFailure: ``timeout`` or ``dead``; the sandbox does not answer.
         """
         job = self.start(["timeout", "--kill-after=1", f"{timeout_s:g}", *command])
-        deadline = time.monotonic() + timeout_s + 5.0
+        code = self._wait_for(job, time.monotonic() + timeout_s + 5.0)
+        out, err = (_output(self._jobs_fd, f"{job}/{name}") for name in ("out", "err"))
+        shutil.rmtree(_path_of(self._jobs_fd) / job, ignore_errors=True)
+        return CommandResult(code, out, err)
+
+    def _wait_for(self, job: str, deadline: float) -> int:
+        """Exit code of a job."""
         while job not in self._results:
             self._read_reports(deadline)
-        directory = self._jobs / job
-        streams = [_read_beneath(directory, name).decode(errors="replace") for name in ("out", "err")]
-        shutil.rmtree(directory, ignore_errors=True)
-        return CommandResult(self._results.pop(job), *streams)
+        return self._results.pop(job)
 
     def _read_reports(self, deadline: float) -> None:
         if not select.select([self._reports], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -179,13 +204,21 @@ class Guest:
             raise GuestFileError(f"{path!r} is not in the home directory {HOME}")
         return "/".join(parts[len(home) :])
 
+    def seen_inside(self, path: str) -> str:
+        """The name that programs inside know ``path`` (in the home directory) by.
+
+        Raises:
+            GuestFileError: it lies elsewhere.
+        """
+        return f"{self._home_path}/{self.relative(path)}"
+
     def read_file(self, path: str) -> bytes:
         """Contents of a regular file in the home directory. Links are not followed: the guest made them.
 
         Raises:
             GuestFileError: no such file, not a regular file, not in the home directory, or over 4 MiB.
         """
-        return _read_beneath(self.home, self.relative(path))
+        return _read_beneath(self._home_fd, self.relative(path))
 
     def write_file(self, path: str, content: bytes) -> None:
         """Create a file, with its directories, in the home directory (before the guest's programs run).
@@ -193,7 +226,7 @@ class Guest:
         Raises:
             GuestFileError: it lies elsewhere, or cannot be written.
         """
-        target = self.home / self.relative(path)
+        target = _path_of(self._home_fd) / self.relative(path)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
@@ -207,14 +240,14 @@ class Guest:
             GuestFileError: it lies elsewhere, or cannot be created.
         """
         try:
-            (self.home / self.relative(path)).mkdir(parents=True, exist_ok=True)
+            (_path_of(self._home_fd) / self.relative(path)).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise GuestFileError(f"cannot create {path!r}: {error}") from error
 
     def kind_of(self, path: str) -> Literal["file", "directory", "other"] | None:
         """What lies at ``path`` in the home directory; None if nothing does."""
         try:
-            with _open_beneath(self.home, self.relative(path)) as fd:
+            with _open_beneath(self._home_fd, self.relative(path)) as fd:
                 mode = os.fstat(fd).st_mode
         except FileNotFoundError:
             return None
@@ -237,18 +270,31 @@ class Guest:
             raise ValueError("the sandbox is closed")
         return self._process.pid
 
+    def pause(self) -> None:
+        """Stop everything inside until :meth:`resume`."""
+        if self._process is not None:
+            self._process.pause()
+
+    def resume(self) -> None:
+        """Let everything inside go on."""
+        if self._process is not None:
+            self._process.resume()
+
     def close(self) -> None:
         """Kill everything inside and remove its files. Safe to call again."""
-        for fd in self._fds:
-            os.close(fd)
+        for fd in (*self._fds, self._home_fd, self._jobs_fd):
+            if fd >= 0:
+                os.close(fd)
         self._fds = []
+        self._home_fd = self._jobs_fd = -1
         if self._process is not None:
             self._process.close()
             self._process = None
         if self._cgroup is not None:
             self._cgroup.close()
             self._cgroup = None
-        shutil.rmtree(self._directory, ignore_errors=True)
+        if self._host_directory is not None:
+            shutil.rmtree(self._host_directory, ignore_errors=True)
 
 
 def _quote(command: Sequence[str]) -> str:
@@ -256,11 +302,16 @@ def _quote(command: Sequence[str]) -> str:
     return " ".join("'" + word.replace("'", "'\\''") + "'" for word in command)
 
 
+def _path_of(directory: int) -> Path:
+    """A name for what an open descriptor stands for."""
+    return Path(f"/proc/self/fd/{directory}")
+
+
 @contextlib.contextmanager
-def _open_beneath(directory: Path, relative: str) -> Iterator[int]:
-    """Open a path for reading, one part after the other, without ever following a link."""
+def _open_beneath(directory: int, relative: str) -> Iterator[int]:
+    """Open a path beneath an open directory, one part after the other, without ever following a link."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    fd = os.open(directory, flags | os.O_DIRECTORY)
+    fd = os.open(".", flags | os.O_DIRECTORY, dir_fd=directory)
     try:
         for part in PurePosixPath(relative).parts:
             inner = os.open(part, flags, dir_fd=fd)
@@ -271,7 +322,15 @@ def _open_beneath(directory: Path, relative: str) -> Iterator[int]:
         os.close(fd)
 
 
-def _read_beneath(directory: Path, relative: str) -> bytes:
+def _output(jobs: int, relative: str) -> str:
+    """What a command wrote, as far as there was room for it; the guest may have removed it."""
+    try:
+        return _read_beneath(jobs, relative).decode(errors="replace")
+    except GuestFileError:
+        return ""
+
+
+def _read_beneath(directory: int, relative: str) -> bytes:
     try:
         with _open_beneath(directory, relative) as fd:
             if not stat.S_ISREG(os.fstat(fd).st_mode):

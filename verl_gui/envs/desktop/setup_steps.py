@@ -5,7 +5,8 @@
 ``execute``         ``command`` (list or string), ``timeout`` seconds; must end with exit code 0
 ``write_file``      ``path``, ``text``; creates directories
 ``make_directory``  ``path``
-``open``            ``path``: a text file in the editor, a directory in the file manager
+``open``            ``path``: a directory in the file manager, ``.html`` in Chromium, a table or document in
+                    LibreOffice, any other file in the editor
 ``activate_window`` ``window_name``: part of the title
 ``sleep``           ``seconds``, at most 10
 ==================  =========================================================================================
@@ -16,13 +17,29 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from verl_gui.envs.base import EnvFailure
+from verl_gui.envs.browser import find_chromium
 from verl_gui.envs.desktop.guest import Guest
 from verl_gui.envs.desktop.windows import Window, WindowManager
-from verl_gui.envs.sandbox import HOME
 from verl_gui.tasks.task import Task, TaskFormatError
+
+_CHROMIUM_OPTIONS = [
+    "--no-sandbox",  # a second sandbox cannot be built inside ours
+    "--test-type",  # without it, a bar says that there is none
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--password-store=basic",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+_LIBREOFFICE = ["libreoffice", "--nologo", "--norestore", "--nofirststartwizard"]
+_OFFICE_FILES = (".csv", ".odt", ".ods", ".odp", ".docx", ".xlsx")
 
 WINDOW_TIMEOUT_S = 20.0
 _MAX_SLEEP_S = 10.0
@@ -100,9 +117,15 @@ def _open(guest: Guest, windows: WindowManager, parameters: Mapping[str, Any], f
     kind = guest.kind_of(path)
     if kind not in ("file", "directory"):
         raise EnvFailure("reset", f"{path!r} is not there to be opened")
-    program = "mousepad" if kind == "file" else "pcmanfm"
-    inside = path.replace("~", HOME, 1) if guest.mode == "bwrap" else str(guest.home / guest.relative(path))
-    _launch(guest, windows, {"command": [program, inside]}, field)
+    program = ["pcmanfm"] if kind == "directory" else _viewer(PurePosixPath(path).suffix)
+    _launch(guest, windows, {"command": [*program, guest.seen_inside(path)]}, field)
+
+
+def _viewer(suffix: str) -> list[str]:
+    """The program, with its options, that shows files whose names end like this."""
+    if suffix == ".html":
+        return [find_chromium(), *_CHROMIUM_OPTIONS]  # not Debian's script, which reads files that we hide
+    return _LIBREOFFICE if suffix in _OFFICE_FILES else ["mousepad"]
 
 
 def _activate_window(guest: Guest, windows: WindowManager, parameters: Mapping[str, Any], field: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import math
@@ -98,9 +99,10 @@ class MiniwobEnv:
         self._stamp = 0
         self._strip = round(STAMP_ROWS * self.scale)
         self._terminated = True
-        self._closed = False
+        self._closed = self._paused = False
         self._stage_directory = private_directory("stage")
         (self._stage_directory / STAGE_FILE).write_text(STAGE_HTML)
+        atexit.register(self.close)  # an interrupted program leaves nothing behind
         try:
             self._ensure_running()
         except BaseException:
@@ -137,6 +139,7 @@ class MiniwobEnv:
         """
         if self._terminated:
             raise RuntimeError("no episode is running; call reset() first")
+        self._resume()
         terminal = next((action for action in actions if action.type.is_terminal), None)
         state = self._act([action for action in actions if not action.type.is_terminal])
         # A page that the agent has left gives no reward any more.
@@ -153,9 +156,16 @@ class MiniwobEnv:
         state = self._stage("state()", kind="evaluate")
         return min(1.0, max(0.0, float(state["reward"] or 0.0))) if state["done"] else 0.0
 
+    def pause(self) -> None:
+        """Stop the browser until the next call, so that it uses no processor time while nobody acts."""
+        if self._browser is not None and not self._paused:
+            self._browser.pause()
+            self._paused = True
+
     def close(self) -> None:
         """Stop all processes and remove all files. Safe to call again."""
         self._closed = True
+        atexit.unregister(self.close)
         self._terminated = True
         self._stop()
         shutil.rmtree(self._stage_directory, ignore_errors=True)
@@ -174,6 +184,7 @@ class MiniwobEnv:
         """Call a function of the stage (see :mod:`.page`)."""
         if self._browser is None:
             raise EnvFailure("dead", "Chromium is not running; reset() starts it again")
+        self._resume()
         try:
             return self._browser.evaluate(f"verlGui.{call}", timeout_s=self._call_timeout_s)
         except CdpTimeout as error:
@@ -194,6 +205,7 @@ class MiniwobEnv:
 
     def _reset(self, name: str, seed: int) -> Observation:
         self._ensure_running()
+        self._resume()
         assert self._xserver is not None
         self._terminated = True
         self._xserver.neutral_input()
@@ -207,6 +219,11 @@ class MiniwobEnv:
             raise EnvFailure("reset", f"the page {name} is not painted")
         self._terminated = False
         return self._observe({"instruction": started["instruction"], "seed": seed})
+
+    def _resume(self) -> None:
+        if self._paused and self._browser is not None:
+            self._browser.resume()
+        self._paused = False
 
     def _show(self, name: str) -> None:
         """Bring the page ``name`` up."""

@@ -263,12 +263,55 @@ def enter_text(env: MiniwobEnv, rng: random.Random | None = None) -> list[Action
     return [Action(ActionType.TYPE, text=wanted)] if field["focused"] else _click(field, rng)
 
 
+def enter_password(env: MiniwobEnv, rng: random.Random | None = None) -> list[Action]:
+    """Fill both fields with the quoted password, then submit."""
+    return _fill(env, {"password": _quoted(env), "verify": _quoted(env)}, rng)
+
+
+def login_user(env: MiniwobEnv, rng: random.Random | None = None) -> list[Action]:
+    """Fill in the name and the password, the first and the second quoted text, then log in."""
+    quoted = re.findall(r'"(.*?)"', _query(env))
+    if len(quoted) != 2:
+        raise OracleError(f"expected a name and a password in {_query(env)!r}")
+    return _fill(env, dict(zip(("username", "password"), quoted, strict=True)), rng)
+
+
+def simple_arithmetic(env: MiniwobEnv, rng: random.Random | None = None) -> list[Action]:
+    """Type the value of the sum, difference or product that the page shows, then submit."""
+    problem = env.script("document.querySelector('#math-problem').textContent")
+    match = re.fullmatch(r"(\d+) ([-+x]) (\d+) = ", problem)
+    if match is None:
+        raise OracleError(f"no problem in {problem!r}")
+    left, right = int(match.group(1)), int(match.group(3))
+    value = {"+": left + right, "-": left - right, "x": left * right}[match.group(2)]
+    return _fill(env, {"math-answer": str(value)}, rng)
+
+
+def click_collapsible(env: MiniwobEnv, rng: random.Random | None = None) -> list[Action]:
+    """Open the section, then submit."""
+    if env.script("document.querySelectorAll('.ui-accordion-header-active').length"):
+        return _click(_by_id(env, "subbtn"), rng)
+    return _click(_only(_of(env, "header"), "section header"), rng)
+
+
+def _fill(env: MiniwobEnv, wanted: dict[str, str], rng: random.Random | None) -> list[Action]:
+    """Bring the next field (by its id) to its text, a click or a text a turn; submit when all are right."""
+    for name, text in wanted.items():
+        field = _by_id(env, name)
+        if field["text"] != text:
+            return [Action(ActionType.TYPE, text=text)] if field["focused"] else _click(field, rng)
+    return _click(_by_id(env, "subbtn"), rng)
+
+
 ORACLES: dict[str, Oracle] = {
     "click-test": click_test,
     "click-test-2": click_test,
+    "click-test-transfer": click_test,
     "click-button": click_button,
     "click-button-sequence": click_button_sequence,
     "click-checkboxes": select_and_submit,
+    "click-checkboxes-transfer": select_and_submit,
+    "click-collapsible": click_collapsible,
     "click-color": click_color,
     "click-dialog": click_dialog,
     "click-dialog-2": click_dialog_2,
@@ -277,8 +320,12 @@ ORACLES: dict[str, Oracle] = {
     "click-shape": click_shape,
     "click-tab": click_tab,
     "click-widget": click_widget,
+    "enter-password": enter_password,
     "enter-text": enter_text,
+    "enter-text-dynamic": enter_text,
     "focus-text": focus_text,
     "focus-text-2": focus_text_2,
+    "login-user": login_user,
+    "simple-arithmetic": simple_arithmetic,
 }
 """Task name → its expert."""
