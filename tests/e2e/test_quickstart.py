@@ -64,6 +64,7 @@ def test_both_steps_trained(run):
     for step in (1, 2):
         assert metrics[step]["actor/grad_norm"] > 0
         assert {"reward/score", "reward/format", "success/mean"} <= set(metrics[step])
+        assert {"env/utilisation", "env/count/step", "env/step_s/p95", "env/workers"} <= set(metrics[step])
 
 
 def test_rollout_and_actor_agree_before_and_after_a_weight_sync(run):
