@@ -68,6 +68,32 @@ def test_the_expert_plays_the_solution_in_the_task_file():
     assert env._env.closed
 
 
+def test_a_solution_waits_for_the_window_it_needs():
+    class Windows:
+        def __init__(self):
+            self.counts = [1, 1, 2]
+
+        def windows(self):
+            return [None] * (self.counts.pop(0) if len(self.counts) > 1 else self.counts[0])
+
+    env, policy = ExpertEnv(f"{__name__}:StillEnv"), ExpertPolicy("uitars")
+    env._env._windows = Windows()
+    observation = env.reset(Task("mousepad-save-as", "Save"))
+    said = []
+    while not (said and "finished" in said[-1]):
+        said.append(answer(policy, observation))
+        result = env.step(parse(said[-1], frame=env.screen, screen=env.screen).actions)
+        observation = result.observation
+    assert env._env._windows.counts == [2]  # it looked again and again, and acted when both were there
+    assert sum("wait()" in text for text in said) >= 2
+    env._env._windows.counts = [0]
+    observation = env.reset(Task("mousepad-save-as", "Save"))
+    with pytest.raises(PolicyFailure, match="does not come"):
+        for _ in range(30):
+            answer(policy, observation)
+            observation = env.step([]).observation
+
+
 def test_an_unknown_task_is_no_failed_attempt():
     env, policy = ExpertEnv(f"{__name__}:StillEnv"), ExpertPolicy("uitars")
     with pytest.raises(PolicyFailure, match="no solution is known of task 'nobody-knows'"):

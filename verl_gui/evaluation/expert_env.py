@@ -23,6 +23,9 @@ BACKEND = "verl_gui.evaluation.expert_env:ExpertEnv"
 """Name of this backend for ``gui.env.backend``."""
 
 
+MAX_WAITS = 10  # turns that a solution waits for windows
+
+
 class Expert(Protocol):
     """Plays one episode."""
 
@@ -66,21 +69,33 @@ class PageExpert:
 
 
 class SolutionExpert:
-    """Plays the ``solution`` of a task's file: a list of turns, each a list of actions or a wait."""
+    """Plays the ``solution`` of a task's file: a list of turns.
 
-    def __init__(self, task_id: str) -> None:
+    A turn is a list of actions, or ``{"until_windows": n}``: wait until the desktop shows n windows.
+
+    Args:
+        env: the desktop. task_id: the task.
+    """
+
+    def __init__(self, env: Any, task_id: str) -> None:
         if task_id not in _solutions():
             raise ExpertError(f"no solution is known of task {task_id!r}")
-        self._turns = iter(_solutions()[task_id])
+        self._env, self._turns = env, list(_solutions()[task_id])
+        self._waits = 0
 
     def next(self) -> tuple[list[Action], str]:
         """See :class:`Expert`."""
-        turn = next(self._turns, None)
-        if turn is None:
+        while self._turns and isinstance(self._turns[0], dict):
+            if len(self._env._windows.windows()) != self._turns[0]["until_windows"]:
+                self._waits += 1
+                if self._waits > MAX_WAITS:
+                    raise ExpertError("the window that the solution waits for does not come")
+                return [Action(ActionType.WAIT)], "wait"
+            self._turns.pop(0)
+        if not self._turns:
             raise ExpertError("the solution is over, the episode is not")
-        if isinstance(turn, dict):  # until a dialog has opened; a person would wait for it too
-            return [Action(ActionType.WAIT)], "wait"
-        actions = [Action(**action) for action in turn]
+        # No grammar says how long to wait.
+        actions = [replace(Action(**action), seconds=None) for action in self._turns.pop(0)]
         return actions, actions[0].type.value
 
 
@@ -115,7 +130,7 @@ class ExpertEnv:
                 instruction = observation.info.get("instruction", "")
                 self._expert = PageExpert(self._env, instruction, self._grid)
             else:
-                self._expert = SolutionExpert(task.id)
+                self._expert = SolutionExpert(self._env, task.id)
         except ExpertError as error:
             self._expert, self._unknown = None, str(error)
         return self._advise(observation)

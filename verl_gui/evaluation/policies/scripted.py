@@ -10,6 +10,7 @@ import random
 from typing import Any
 
 from verl_gui.actions import Action, ActionType, get_grammar
+from verl_gui.actions.errors import UnsupportedActionError
 from verl_gui.envs.base import Observation
 from verl_gui.evaluation.policies.base import Answer, PolicyFailure, View
 from verl_gui.rollout.episode import Episode
@@ -58,14 +59,17 @@ class ExpertPolicy:
         """The expert's next actions.
 
         Raises:
-            PolicyFailure: the expert does not know this task, or is lost.
+            PolicyFailure: the expert does not know this task, is lost, or the grammar lacks the words.
         """
         hint: dict[str, Any] = observation.info.get("expert") or {}
         if "actions" not in hint:
             raise PolicyFailure(hint.get("error", "no expert speaks in this environment"))
-        text = self._grammar.format(
-            hint["actions"], thought=hint["thought"], frame=episode.frame, screen=episode.screen
-        )
+        try:
+            text = self._grammar.format(
+                hint["actions"], thought=hint["thought"], frame=episode.frame, screen=episode.screen
+            )
+        except UnsupportedActionError as error:
+            raise PolicyFailure(f"the expert cannot say what to do: {error}") from error
         return Answer(text)
 
     async def close(self) -> None:
