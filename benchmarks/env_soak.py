@@ -18,7 +18,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from verl_gui.envs.miniwob import MiniwobEnv, oracle
 from verl_gui.envs.pool import EnvPool, EnvPoolConfig, get_env_pool
 from verl_gui.tasks.task import Task
 
-TASKS = ("click-test-2", "click-button", "click-dialog-2", "click-tab", "click-checkboxes", "enter-text")
+TASKS = ("click-test", "click-button", "click-dialog-2", "click-tab", "click-checkboxes", "enter-text")
 MOST_STEPS = 12
 PATIENCE_S = 120.0
 FAULTS = (
@@ -83,6 +83,13 @@ class Soak:
         self.drills: list[tuple[str, str, float]] = []
         self.usable = 0.0
         self.longest_s = 0.0
+
+    async def play(self, numbers: Iterator[int], until: float) -> None:
+        """One episode after the other, as long as there are any and there is time."""
+        for number in numbers:
+            if time.monotonic() > until:
+                break
+            await self.episode(number)
 
     async def episode(self, number: int) -> None:
         task, seed = Task(id=f"miniwob:{TASKS[number % len(TASKS)]}"), number
@@ -138,14 +145,15 @@ class Soak:
         )
 
 
-async def soak(pool: EnvPool, episodes: int) -> Soak:
-    """Play, break and count."""
+async def soak(pool: EnvPool, episodes: int, most_s: float) -> Soak:
+    """Play, break and count; twice as many players as environments, so that some always wait."""
     run = Soak(pool)
     helpers = [asyncio.create_task(run.watch())]
     while run.usable < pool.config.num_envs:
         await asyncio.sleep(0.1)
     helpers.append(asyncio.create_task(run.break_things()))
-    await asyncio.gather(*(run.episode(number) for number in range(episodes)))
+    numbers, until = iter(range(episodes)), time.monotonic() + most_s
+    await asyncio.gather(*(run.play(numbers, until) for _ in range(2 * pool.config.num_envs)))
     helpers[1].cancel()
     deadline = time.monotonic() + PATIENCE_S
     while run.usable < pool.config.num_envs and time.monotonic() < deadline:
@@ -174,6 +182,7 @@ def main() -> None:
     )
     parser.add_argument("--envs", type=int, default=8)
     parser.add_argument("--episodes", type=int, default=200, help="for each environment")
+    parser.add_argument("--most-s", type=float, default=540.0, help="no episode begins after that")
     parser.add_argument("--spares", type=int, default=0)
     parser.add_argument("--pause", action="store_true", help="stop the programs between two steps")
     arguments = parser.parse_args()
@@ -190,7 +199,7 @@ def main() -> None:
     )
     pool = get_env_pool(config)
     began = time.monotonic()
-    run = asyncio.run(soak(pool, arguments.envs * arguments.episodes))
+    run = asyncio.run(soak(pool, arguments.envs * arguments.episodes, arguments.most_s))
     seconds = time.monotonic() - began
     asyncio.run(pool.close())
     time.sleep(2.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verl_gui.actions import Action, ActionType
-from verl_gui.envs.base import EnvFailure, GuiEnv, Observation, StepResult
+from verl_gui.envs.base import EnvFailure, GuiEnv, Observation, PausableEnv, StepResult
 from verl_gui.envs.worker import check_screenshot
 from verl_gui.tasks.task import Task
 
@@ -32,6 +32,8 @@ def check_env(env: GuiEnv, task: Task, seed: int | None = None, *, same_pixels: 
             raise EnvCheckError("neither the task nor reset()'s info has an instruction")
         _check_score(env)
         _check_step(env.step([]), env, "step([])", terminated=False)
+        if isinstance(env, PausableEnv):
+            env.pause()  # and the next call wakes it
         middle = Action(ActionType.HOVER, x=env.screen[0] // 2, y=env.screen[1] // 2)
         _check_step(env.step([middle]), env, "step([hover])", terminated=False)
         again = _check_observation(env.reset(task, seed=seed), env, "the second reset()")

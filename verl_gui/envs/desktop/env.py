@@ -48,7 +48,7 @@ class DesktopEnv:
         sandbox: see :func:`verl_gui.envs.sandbox.choose_mode`.
         show_cursor: draw the pointer into the screenshots.
         memory_mb: limit on the memory of everything inside, in MiB.
-        processes: limit on the processes and threads inside.
+        processes: limit on the processes and threads inside; a Chromium has about 200.
         file_mb: limit on the size of one file, in MiB.
         home_mb: size of the home directory, in MiB; it lies in memory.
         quiet_s: the screen counts as settled when it has not changed for so long.
@@ -65,7 +65,7 @@ class DesktopEnv:
         sandbox: SandboxMode = "auto",
         show_cursor: bool = True,
         memory_mb: int = 1024,
-        processes: int = 256,
+        processes: int = 400,
         file_mb: int = 256,
         home_mb: int = 256,
         quiet_s: float = 0.03,
