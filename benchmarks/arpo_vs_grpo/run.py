@@ -253,6 +253,8 @@ def main() -> int:
         grid["common"]["trainer"]["total_training_steps"] = args.steps
     if args.command == "select":
         return select(grid, args.out / "select")
+    if not TASKS.is_file():
+        parser.error(f"{TASKS} is missing: run `select` first")
     runs = grid_runs(grid, args.out)
     if args.command == "report":
         sys.stdout.write(report(runs, grid["threshold"], HERE) + "\n")
