@@ -1,5 +1,5 @@
 # The two commands are `make train` and `make test`; both set up everything they need first.
-.PHONY: setup train test lint unit desktop e2e
+.PHONY: setup train test lint unit desktop e2e osworld
 
 PY := .venv/bin/python
 
@@ -16,10 +16,13 @@ lint: setup
 	$(PY) -m mypy
 
 unit: setup
-	$(PY) -m pytest -m "not e2e and not desktop"
+	$(PY) -m pytest -m "not e2e and not desktop and not osworld"
 
 desktop: setup
 	$(PY) -m pytest -m desktop
 
 e2e: setup
 	$(PY) -m pytest -m e2e
+
+osworld: setup  ## the contract with OSWorld's unmodified client; installs it into a cache (1.5 GB), so no part of test
+	$(PY) -m pytest -m osworld

@@ -38,15 +38,18 @@ def running_app(app):
 
 
 @contextlib.contextmanager
-def raw_server(answer):
-    """The address of a server that does ``answer(connection)`` with every connection, after its request."""
+def raw_server(answer, *, with_request=False):
+    """The address of a server that does ``answer(connection, stop)`` after each request.
+
+    With ``with_request`` the answer gets the head and body of the request, too.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     stop = threading.Event()
 
     def one(connection):
         with connection, contextlib.suppress(OSError):
-            read_request(connection)
-            answer(connection, stop)
+            request = read_request(connection)
+            answer(connection, stop, *([request] if with_request else []))
 
     def loop():
         with contextlib.suppress(OSError):

@@ -16,6 +16,7 @@ _BUILT_IN = {
     "desktop": ("verl_gui.envs.desktop", "DesktopEnv"),
     "miniwob": ("verl_gui.envs.miniwob", "MiniwobEnv"),
     "remote": ("verl_gui.envs.remote.env", "RemoteEnv"),
+    "osworld": ("verl_gui.envs.osworld.env", "OsworldEnv"),
 }
 _registered: dict[str, Factory] = {}
 
