@@ -60,7 +60,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["verl_gui", "verl_gui.*"]),
-    package_data={"verl_gui": ["**/*.json", "**/*.xml", "**/*.yaml", "**/*.html", "**/*.js", "**/*.css"]},
+    package_data={"verl_gui": ["**/*.json", "**/*.xml", "**/*.yaml", "**/*.html", "**/*.js", "**/*.css", "**/*.sh"]},
     install_requires=CORE,
     extras_require=EXTRAS,
     entry_points={

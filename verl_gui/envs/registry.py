@@ -17,6 +17,7 @@ _BUILT_IN = {
     "miniwob": ("verl_gui.envs.miniwob", "MiniwobEnv"),
     "remote": ("verl_gui.envs.remote.env", "RemoteEnv"),
     "osworld": ("verl_gui.envs.osworld.env", "OsworldEnv"),
+    "docker": ("verl_gui.envs.docker.env", "docker_env"),
 }
 _registered: dict[str, Factory] = {}
 

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from verl_gui.actions import Action, ActionType, to_pyautogui
 from verl_gui.envs.base import EnvFailure, Observation, StepResult
@@ -38,7 +37,7 @@ class OsworldEnv:
 
     Args:
         screen: width and height in pixels.
-        guest: ``local``, or the address of a guest that somebody else keeps.
+        guest: ``local``, the address of a guest that somebody else keeps, or an own source of guests.
         revert_command: see :class:`.guests.FixedGuest`.
         osworld_python: interpreter with ``desktop_env``; None takes the variable
             ``VERL_GUI_OSWORLD_PYTHON``. Without one only infeasible tasks can be scored.
@@ -54,7 +53,7 @@ class OsworldEnv:
         self,
         screen: tuple[int, int] = (1920, 1080),
         *,
-        guest: Literal["local"] | str = "local",
+        guest: str | GuestSource = "local",
         revert_command: Sequence[str] | None = None,
         osworld_python: str | None = None,
         password: str = "password",
@@ -69,9 +68,8 @@ class OsworldEnv:
         self._password, self._pause_s, self._start_timeout_s = password, pause_s, start_timeout_s
         self._cache = Path(cache or Path(tempfile.gettempdir()) / "verl-gui-osworld-cache")
         self._ports = {"chromium_port": chromium_port, "vlc_port": vlc_port}
-        self._guests: GuestSource = (
-            LocalGuests(self.screen) if guest == "local" else FixedGuest(guest, revert_command)
-        )
+        self._guests = _source(guest, self.screen, revert_command)
+        self._paused = False
         python = osworld_python or os.environ.get(PYTHON_VARIABLE)
         self._scorer = OsworldScorer(python, self._cache / "scores", evaluate_timeout_s) if python else None
         self._client: GuestClient | None = None
@@ -93,7 +91,7 @@ class OsworldEnv:
         if self._scorer is None and not task.infeasible:
             why = f"OSWorld's evaluators are needed; set osworld_python or {PYTHON_VARIABLE}"
             raise TaskFormatError(task.id, "evaluator", why)
-        self._task, self._client, self._terminated = None, None, True
+        self._task, self._client, self._terminated, self._paused = None, None, True, False
         try:
             client = GuestClient(self._guests.fresh())
             self._wait_for(client)
@@ -116,6 +114,7 @@ class OsworldEnv:
         """
         if self._terminated or self._client is None:
             raise RuntimeError("no episode is running; call reset() first")
+        self._resume()
         terminal = next((action.type for action in actions if action.type.is_terminal), None)
         source = to_pyautogui(actions)
         if source:
@@ -142,12 +141,19 @@ class OsworldEnv:
         gave_up = self._last == "FAIL"
         if self._task.infeasible or gave_up:
             return float(self._task.infeasible and gave_up)
+        self._resume()
         # A guest that is gone would look like a task that is not done.
         self._client.screenshot(self.screen)
         assert self._scorer is not None
         score = self._scorer.score(self._task, self._facts(self._client), self._last)
         self._client.screenshot(self.screen)
         return score
+
+    def pause(self) -> None:
+        """Stop the guest until the next call."""
+        if self._client is not None and not self._paused:
+            self._guests.pause()
+            self._paused = True
 
     def close(self) -> None:
         """Give back the guest and end the scoring process. Safe to call again."""
@@ -156,6 +162,11 @@ class OsworldEnv:
         self._guests.close()
         if self._scorer is not None:
             self._scorer.close()
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._guests.resume()
+        self._paused = False
 
     def _facts(self, client: GuestClient) -> dict[str, object]:
         return guest_facts(client.url, self.screen, self._password, **self._ports)
@@ -171,3 +182,11 @@ class OsworldEnv:
                     why = f"the guest showed no screen within {self._start_timeout_s:g} s: {failure.message}"
                     raise EnvFailure("reset", why) from failure
             time.sleep(_POLL_S)
+
+
+def _source(
+    guest: str | GuestSource, screen: tuple[int, int], revert_command: Sequence[str] | None
+) -> GuestSource:
+    if not isinstance(guest, str):
+        return guest
+    return LocalGuests(screen) if guest == "local" else FixedGuest(guest, revert_command)

@@ -18,6 +18,14 @@ class GuestSource(Protocol):
         """Address of a guest in its first state; the one before is gone. Raises EnvFailure."""
         ...
 
+    def pause(self) -> None:
+        """Stop the guest until :meth:`resume`. Raises EnvFailure."""
+        ...
+
+    def resume(self) -> None:
+        """Let the guest go on. Raises EnvFailure."""
+        ...
+
     def close(self) -> None:
         """Give back the guest. Safe to call again."""
         ...
@@ -37,6 +45,16 @@ class LocalGuests:
         self.close()
         self._machine = self._make(self._screen)
         return self._machine.url
+
+    def pause(self) -> None:
+        """Stop everything in the desktop."""
+        if self._machine is not None:
+            self._machine.pause()
+
+    def resume(self) -> None:
+        """Let the desktop go on."""
+        if self._machine is not None:
+            self._machine.resume()
 
     def close(self) -> None:
         """End the desktop."""
@@ -69,6 +87,13 @@ class FixedGuest:
                 raise EnvFailure("reset", f"cannot revert {self._url}: {error}") from error
         self._used = True
         return self._url
+
+    def pause(self) -> None:
+        """Refused: nothing here is ours."""
+        raise EnvFailure("step", "a guest at an address cannot be paused; set gui.env.pause=false")
+
+    def resume(self) -> None:
+        """Nothing was paused."""
 
     def close(self) -> None:
         """Nothing here is ours."""
