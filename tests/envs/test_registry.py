@@ -1,3 +1,5 @@
+from typing import get_type_hints
+
 import pytest
 
 from verl_gui.envs import registry
@@ -28,7 +30,7 @@ def test_names_are_not_taken_twice():
 
 
 def test_unknown_backend_names_the_known_ones():
-    with pytest.raises(ValueError, match="desktop, miniwob"):
+    with pytest.raises(ValueError, match="desktop, docker, miniwob, osworld, osworld-desktop-env, remote"):
         registry.make_env("vnc")
 
 
@@ -37,4 +39,6 @@ def test_built_in_backends_are_there():
 
     for module, name in registry._BUILT_IN.values():
         backend = getattr(importlib.import_module(module), name)
+        if not isinstance(backend, type):  # a function that builds one
+            backend = get_type_hints(backend)["return"]
         assert all(hasattr(backend, method) for method in ("reset", "step", "evaluate", "close"))

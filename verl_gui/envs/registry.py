@@ -17,6 +17,7 @@ _BUILT_IN = {
     "miniwob": ("verl_gui.envs.miniwob", "MiniwobEnv"),
     "remote": ("verl_gui.envs.remote.env", "RemoteEnv"),
     "osworld": ("verl_gui.envs.osworld.env", "OsworldEnv"),
+    "osworld-desktop-env": ("verl_gui.envs.osworld.process_env", "osworld_desktop_env"),
     "docker": ("verl_gui.envs.docker.env", "docker_env"),
 }
 _registered: dict[str, Factory] = {}
