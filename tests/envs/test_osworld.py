@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from env_cases import CASES
 from fault_env import png
 from server_tools import http, raw_server, says, says_nothing, slow_drip
 
@@ -186,7 +187,7 @@ def test_what_a_guest_lacks_is_said_for_the_task(tmp_path):
 # -- the environment --------------------------------------------------------------------------------------
 
 INFEASIBLE = Task(id="i", instruction="impossible", evaluator={"func": "infeasible"})
-FEASIBLE = Task(id="f", instruction="rename it", evaluator={"func": "exact_match"})
+FEASIBLE = Task(id="f", instruction="rename it", evaluator={"func": "exact_match", "goal": 1})
 
 # Stands in for OSWorld's process; what it scores is tested with the real one in test_osworld_contract.py.
 SCORER = """
@@ -195,7 +196,9 @@ stream = os.fdopen(int(sys.argv[1]), "r+b", buffering=0)
 stream.write(b'{"ready": true}\\n')
 for line in os.fdopen(os.dup(int(sys.argv[1])), "rb"):
     request = json.loads(line)
-    stream.write(json.dumps({"score": None if request["only_check"] else 1}).encode() + b"\\n")
+    goal = request["task"]["evaluator"]["goal"]
+    score = None if request["only_check"] else goal
+    stream.write(json.dumps({"score": score}).encode() + b"\\n")
 """
 
 
@@ -211,8 +214,10 @@ def fake_python(tmp_path):
 
 
 @pytest.mark.parametrize("infeasible, last, goal, expected", [
-    (True, "DONE", False, 0.0), (False, "FAIL", True, 0.0), (False, "DONE", True, 1.0),
+    *((case["infeasible"], case["last"], case["goal"], case["expect"])
+      for case in CASES if case["kind"] == "env_score"),
     (True, "FAIL", False, 1.0),
+    (False, "DONE", False, 0.0),
     (True, None, False, 0.0), (False, None, True, 1.0),  # ended by the step limit
     (True, "CALL_USER", False, 1.0),
 ])
@@ -221,7 +226,8 @@ def test_score_rules(infeasible, last, goal, expected, fake_python, tmp_path):
     answer, _ = guest()
     with raw_server(answer, with_request=True) as url:
         env = OsworldEnv(SCREEN, guest=url, osworld_python=fake_python, cache=str(tmp_path), pause_s=0)
-        observation = env.reset(INFEASIBLE if infeasible else FEASIBLE)
+        feasible = Task(id="f", instruction="do it", evaluator={"func": "exact_match", "goal": goal})
+        observation = env.reset(INFEASIBLE if infeasible else feasible)
         assert observation.info["instruction"] and observation.screenshot == PICTURE
         env.step([Action(ActionType.CLICK, x=3, y=4)])
         if last:

@@ -9,7 +9,9 @@ import pytest
 
 from verl_gui.actions import Action, ActionType
 from verl_gui.envs.guest.machine import GuestMachine
+from verl_gui.envs.osworld.client import GuestClient
 from verl_gui.envs.osworld.env import PYTHON_VARIABLE, OsworldEnv
+from verl_gui.envs.osworld.process_env import ProcessEnv
 from verl_gui.envs.osworld.venv import build_venv, default_directory
 from verl_gui.tasks.task import Task, TaskFormatError
 
@@ -77,3 +79,40 @@ def test_our_client_and_osworlds_evaluators(python, tmp_path):
             env.reset(lacking)
     finally:
         env.close()
+
+
+def test_the_unmodified_desktop_env_in_a_process(python, tmp_path):
+    """Docker alone is replaced: its containers forward to a guest of ours."""
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{HERE}" exec {python} "$@"\n')
+    wrapper.chmod(0o755)
+    task = Task.from_dict(json.loads(TASK_FILE.read_text()))
+    machine = GuestMachine(SCREEN)
+    env = None
+    try:
+        options = {
+            "screen": list(SCREEN),
+            "guest_port": machine.port,
+            "path_to_vm": "/none.qcow2",
+            "pause_s": 1.0,
+            "cache": str(tmp_path / "cache"),
+        }
+        env = ProcessEnv(str(wrapper), "osworld_fake_docker:adapter", options)
+        assert env.reset(task).size == SCREEN
+        assert env.evaluate() == 0.0
+        env.pause()  # and the next call wakes it
+        launch = "import subprocess; subprocess.Popen(['xterm'])"
+        assert GuestClient(machine.url).execute(["python", "-c", launch], kind="step").code == 0
+        env.step([Action(ActionType.WAIT, seconds=2.0)])
+        name = "~/Desktop/todo_list_Jan_"
+        env.step([Action(ActionType.TYPE, text=f"mv {name}1 {name}2\n")])
+        assert env.step([Action(ActionType.FINISHED)]).terminated
+        assert env.evaluate() == 1.0
+        impossible = Task(id="i", instruction="impossible", evaluator={"func": "infeasible"})
+        env.reset(impossible)  # OSWorld throws the used machine away and starts another
+        env.step([Action(ActionType.FAIL)])
+        assert env.evaluate() == 1.0
+    finally:
+        if env is not None:
+            env.close()
+        machine.close()

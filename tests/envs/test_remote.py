@@ -1,6 +1,7 @@
 import time
 
 import pytest
+from env_cases import cases
 from fault_env import faulty_task, png
 from server_tools import HERE, http, raw_server, running_app, says, says_nothing, serving, slow_drip
 
@@ -114,6 +115,24 @@ def test_failures_over_there_are_failures_here_and_the_next_reset_is_fresh(fault
         fresh = env.reset(Task(id="t")).info["pid"]
         assert fresh != healthy
         assert env.evaluate() == 1.0
+        env.close()
+
+
+@cases("reset")
+def test_a_failed_reset_is_never_used_and_the_next_is_fresh(case, tmp_path):
+    task = faulty_task("raise", at="reset", times=case["fails"], marker=tmp_path / "shown")
+    with serving() as url:
+        env = RemoteEnv(url)
+        used = env.reset(Task(id="t")).info["pid"]
+        tries = min(case["fails"], 3)
+        for _ in range(tries):
+            with pytest.raises(EnvFailure):
+                env.reset(task)
+            with pytest.raises(EnvFailure):
+                env.step([])  # no episode on a half-prepared desktop
+        if case["fails"] == tries:
+            assert env.reset(task).info["pid"] != used
+            assert env.evaluate() == 1.0
         env.close()
 
 
