@@ -52,7 +52,11 @@ def request(machine, method, path, body=None, data=None):
 
 
 def test_screenshots_are_whole_and_of_the_right_colours(machine, client):
-    assert client.execute(["xsetroot", "-solid", "#1080f0"], kind="step").code == 0
+    display = open_display(machine._xserver.display, str(machine._xserver.authority))
+    root = display.screen().root
+    root.change_attributes(background_pixel=0x1080F0)
+    root.clear_area()
+    display.close()
     picture = Image.open(io.BytesIO(client.screenshot(SCREEN)))
     assert (picture.size, picture.mode) == (SCREEN, "RGB")
     assert picture.getpixel((5, 5)) == (0x10, 0x80, 0xF0)
