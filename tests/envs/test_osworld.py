@@ -64,13 +64,13 @@ PICTURE = png()
     (slow_drip(http(200, "image/png", PICTURE * 1000)), "timeout"),
 ])
 def test_what_is_no_screenshot_is_a_failure_in_time(answer, kind, monkeypatch):
-    monkeypatch.setattr("verl_gui.envs.osworld.client.SCREENSHOT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("verl_gui.envs.osworld.client.SCREENSHOT_TIMEOUT_S", 0.5 if kind == "timeout" else 20)
     with raw_server(answer) as url:
         began = time.monotonic()
         with pytest.raises(EnvFailure) as failure:
             GuestClient(url).screenshot(SCREEN)
         assert failure.value.kind == kind
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 25
 
 
 @pytest.mark.parametrize("answer, kind", [
@@ -83,7 +83,7 @@ def test_what_is_no_screenshot_is_a_failure_in_time(answer, kind, monkeypatch):
 ])
 def test_what_is_no_result_of_a_command_is_a_failure(answer, kind):
     with raw_server(answer) as url, pytest.raises(EnvFailure) as failure:
-        GuestClient(url).execute(["true"], kind="step", timeout_s=0.5)
+        GuestClient(url).execute(["true"], kind="step", timeout_s=0.5 if kind == "timeout" else 20)
     assert failure.value.kind == kind
 
 

@@ -215,7 +215,8 @@ NO_MESSAGE = http(200, wire.CONTENT_TYPE, b"<html>")
     (says(http(200, wire.CONTENT_TYPE, wire.encode(wire.Seen(b"<html>", {}, 0.0)))), "screenshot"),
     (says(http(200, wire.CONTENT_TYPE, wire.encode(wire.Seen(png((32, 32)), {}, 0.0)))), "screenshot"),
 ])
-def test_whatever_a_server_answers_is_a_failure_in_time(answer, kind):
+def test_whatever_a_server_answers_is_a_failure_in_time(answer, kind, monkeypatch):
+    monkeypatch.setattr("verl_gui.envs.remote.env._MARGIN_S", 0.3 if kind == "timeout" else 20)
     grant = http(201, wire.CONTENT_TYPE, wire.encode(GRANT))
     with raw_server(says(grant)) as good, raw_server(answer) as bad:
         env = RemoteEnv(good)
@@ -224,7 +225,7 @@ def test_whatever_a_server_answers_is_a_failure_in_time(answer, kind):
         with pytest.raises(EnvFailure) as failure:
             env.step([])
         assert failure.value.kind == kind
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 25
         env._lease = None
 
 
