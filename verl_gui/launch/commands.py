@@ -35,6 +35,10 @@ def add_commands(subparsers: Any) -> None:
     run.set_defaults(run=_run)
 
     doctor = subparsers.add_parser("doctor", help="check this machine and say how to fix what is wrong")
+    doctor.add_argument(
+        "--recipe", type=Path, metavar="FILE", help="also check a recipe against this machine"
+    )
+    doctor.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="overrides of the recipe, after --")
     doctor.set_defaults(run=_doctor)
 
     version = subparsers.add_parser("version", help="versions of verl-gui and of what it stands on")
@@ -54,10 +58,13 @@ def _run(options: argparse.Namespace) -> int:
     )
 
 
-def _doctor(_: argparse.Namespace) -> int:
+def _doctor(options: argparse.Namespace) -> int:
     from verl_gui.launch.doctor import check_all, render
 
-    findings = check_all()
+    if options.overrides and options.recipe is None:
+        sys.stderr.write("overrides belong to a recipe; give --recipe FILE as well\n")
+        return 2
+    findings = check_all(options.recipe, options.overrides)
     sys.stdout.write(render(findings))
     return int(any(finding.failed for finding in findings))
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import socket
 import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
+from verl_gui.launch.finding import Finding
 from verl_gui.launch.versions import version
 
 _GIB = 1024**3
+_RAY_PORT = 6379
 
 # Programs of the local desktop, and the Debian packages that bring them.
 _PROGRAMS = {
@@ -28,29 +31,26 @@ _PROGRAMS = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The answer of one check.
+def check_all(recipe: str | os.PathLike[str] | None = None, overrides: Sequence[str] = ()) -> list[Finding]:
+    """Findings of every check, in the order in which they should be fixed.
 
-    Attributes:
-        name: what was looked at.
-        found: what is there.
-        fix: what to do about it; empty when all is well.
-        failed: whether training cannot work without the fix; a mere limitation has a fix, but has not failed.
+    Args:
+        recipe: YAML file of a recipe to check as well; what it does not need is then no failure.
+        overrides: Hydra overrides of the recipe.
     """
-
-    name: str
-    found: str
-    fix: str = ""
-    failed: bool = False
-
-
-def check_all() -> list[Finding]:
-    """Findings of every check, in the order in which they should be fixed."""
     checks: tuple[Callable[[], Iterator[Finding]], ...] = (
-        _python, _packages, _engine, _plugins, _accelerator, _programs, _sandbox, _memory, _disk
+        _python, _packages, _engine, _plugins, _accelerator, _programs, _sandbox, _memory, _disk, _ports
     )  # fmt: skip
-    return [finding for check in checks for finding in check()]
+    findings = [finding for check in checks for finding in check()]
+    if recipe is None:
+        return findings
+    if version("verl") is None:
+        return [*findings, Finding("recipe", "not checked: verl is missing", "install what is missing above")]
+    from verl_gui.launch.recipe_check import check_recipe
+
+    # A recipe names its own programs; that this machine lacks others is a limitation only
+    findings = [replace(f, failed=False) if f.name == "desktop" else f for f in findings]
+    return [*findings, *check_recipe(recipe, overrides, _gpus())]
 
 
 def render(findings: list[Finding]) -> str:
@@ -227,3 +227,15 @@ def _disk() -> Iterator[Finding]:
             "" if free >= 2 * _GIB else "free some space: checkpoints, trajectories and Ray's session need it"
         )
         yield Finding("disk", f"{free / _GIB:.1f} GiB free at {path}", fix, failed=free < _GIB // 4)
+
+
+def _ports() -> Iterator[Finding]:
+    """Somebody else's Ray on the default port is the one that ``ray.init`` would not expect."""
+    with socket.socket() as probe:
+        probe.settimeout(2)
+        taken = probe.connect_ex(("127.0.0.1", _RAY_PORT)) == 0
+    if taken and not os.environ.get("RAY_ADDRESS"):
+        fix = "RAY_ADDRESS=auto joins a Ray cluster that runs here; `ray stop` ends one that should not"
+        yield Finding("ports", f"{_RAY_PORT} is in use, and RAY_ADDRESS is not set", fix)
+    else:
+        yield Finding("ports", f"{_RAY_PORT} {'is the Ray cluster of RAY_ADDRESS' if taken else 'is free'}")
