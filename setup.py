@@ -48,7 +48,7 @@ EXTRAS = {
     # desktop_env itself cannot share an environment with verl: its adapter speaks HTTP to another process.
     "osworld": ["requests>=2.31"],
     "report": ["matplotlib>=3.8", "tensorboard>=2.16"],
-    "dev": ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "ruff>=0.6", "mypy>=1.11"],
+    "dev": ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "ruff>=0.6", "mypy>=1.11", "mkdocs>=1.6"],
 }
 
 setup(
