@@ -233,7 +233,7 @@ def test_a_full_disk_ends_at_the_sandbox(env, place):
     env.reset(Task.from_dict(TASKS["mousepad-append.json"]))
     free = shutil.disk_usage("/tmp").free
     answer = run(env, f"for n in 1 2 3; do head -c 250M /dev/zero > {place}/filler$n; done")
-    assert "No space left" in answer.error or place == "/tmp"  # there the limit on memory may come first
+    assert answer.code != 0  # no room was left, not even for the message where $JOBS is full
     assert free - shutil.disk_usage("/tmp").free < 200 << 20  # others use this disk too
     run(env, f"rm -f {place}/filler*")
     env.step([Action(ActionType.HOTKEY, keys=("ctrl", "end")), Action(ActionType.TYPE, text="bread")])
@@ -256,8 +256,8 @@ def test_pause_stops_everything_and_nobody_inside_notices(env):
     env.step([Action(ActionType.TYPE, text="sleep 0.5; echo $? > ~/code\n")])
     env.pause()
     env.pause()
-    states = {psutil.Process(pid).status() for pid in env._guest._process._members()}
-    assert states == {psutil.STATUS_STOPPED}
+    inside = [psutil.Process(pid) for pid in env._guest._process._members()]
+    assert inside and wait_until(lambda: {one.status() for one in inside} == {psutil.STATUS_STOPPED})
     assert env.step([]).observation.size == (800, 600)
     assert wait_until(lambda: env.evaluate() == 1.0)  # an interrupted job would have another exit code
 
@@ -307,7 +307,8 @@ def test_faults_are_typed_bounded_and_repaired(env, victim, number):
     assert env.evaluate() == 1.0 and wait_until(lambda: gone(pid))
 
 
-def test_hung_guest_is_bounded(env):
+def test_hung_guest_is_bounded(env, monkeypatch):
+    monkeypatch.setattr("verl_gui.envs.desktop.checkers._COMMAND_TIMEOUT_S", 1.0)
     env.reset(make_task(check("command_output", {"command": "echo hi"}, equals="hi")))
     env._guest.start(["/bin/bash", "-c", "kill -STOP $(pgrep -f 'read -r -u 3')"])
     time.sleep(0.5)

@@ -186,7 +186,8 @@ def test_shared_cases_of_typing(env, case):
 def test_pause_stops_the_browser_and_the_next_call_wakes_it(env):
     env.reset(task("click-test"), seed=3)
     env.pause()
-    assert psutil.Process(main_process(env).pid).status() == psutil.STATUS_STOPPED
+    browser = psutil.Process(main_process(env).pid)
+    assert wait_until(lambda: browser.status() == psutil.STATUS_STOPPED)
     play(env, "click-test", 4)
     assert env.evaluate() == 1.0
     env.pause()

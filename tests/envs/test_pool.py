@@ -27,7 +27,7 @@ ray = pytest.importorskip("ray")
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from verl_gui.envs.pool import EnvPool, EnvPoolConfig, LeasedEnv, get_env_pool, pool_metrics  # noqa: E402
-from verl_gui.rollout.sampler import RolloutStalled, WorkerWatch  # noqa: E402
+from verl_gui.rollout.stall import RolloutStalled, WorkerWatch  # noqa: E402
 
 pytestmark = pytest.mark.e2e
 
