@@ -5,8 +5,7 @@
 ``execute``         ``command`` (list or string), ``timeout`` seconds; must end with exit code 0
 ``write_file``      ``path``, ``text``; creates directories
 ``make_directory``  ``path``
-``open``            ``path``: a directory in the file manager, ``.html`` in Chromium, a table or document in
-                    LibreOffice, any other file in the editor
+``open``            ``path``: a directory in the file manager, ``.html`` in Chromium, other files in the editor
 ``activate_window`` ``window_name``: part of the title
 ``sleep``           ``seconds``, at most 10
 ==================  =========================================================================================
@@ -38,8 +37,6 @@ _CHROMIUM_OPTIONS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-_LIBREOFFICE = ["libreoffice", "--nologo", "--norestore", "--nofirststartwizard"]
-_OFFICE_FILES = (".csv", ".odt", ".ods", ".odp", ".docx", ".xlsx")
 
 WINDOW_TIMEOUT_S = 20.0
 _MAX_SLEEP_S = 10.0
@@ -125,7 +122,7 @@ def _viewer(suffix: str) -> list[str]:
     """The program, with its options, that shows files whose names end like this."""
     if suffix == ".html":
         return [find_chromium(), *_CHROMIUM_OPTIONS]  # not Debian's script, which reads files that we hide
-    return _LIBREOFFICE if suffix in _OFFICE_FILES else ["mousepad"]
+    return ["mousepad"]
 
 
 def _activate_window(guest: Guest, windows: WindowManager, parameters: Mapping[str, Any], field: str) -> None:
