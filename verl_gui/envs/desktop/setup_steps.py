@@ -5,7 +5,7 @@
 ``execute``         ``command`` (list or string), ``timeout`` seconds; must end with exit code 0
 ``write_file``      ``path``, ``text``; creates directories
 ``make_directory``  ``path``
-``open``            ``path``: a directory in the file manager, ``.html`` in Chromium, other files in the editor
+``open``            ``path``: a directory in the file manager, ``.html`` in Chromium, others in the editor
 ``activate_window`` ``window_name``: part of the title
 ``sleep``           ``seconds``, at most 10
 ==================  =========================================================================================
