@@ -91,7 +91,7 @@ def _gpus(needs: RecipeNeeds, here: int) -> Iterator[Finding]:
         yield Finding("recipe: device", "CPU")
         return
     found = f"{needs.nodes} × {needs.gpus} GPUs needed, {here} here"
-    fix = f"use a machine with {needs.gpus} GPUs, or trainer.n_gpus_per_node={max(1, here)}"
+    fix = f"use a machine with {needs.gpus} GPUs" + (f", or trainer.n_gpus_per_node={here}" if here else "")
     short = here < needs.gpus
     yield Finding("recipe: device", found, fix if short else "", failed=short)
     if needs.nodes > 1 and not os.environ.get("RAY_ADDRESS"):

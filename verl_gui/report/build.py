@@ -20,7 +20,7 @@ from typing import Any
 
 from verl_gui import __version__
 from verl_gui.report import metrics
-from verl_gui.report.charts import Steps, charts
+from verl_gui.report.charts import Steps, charts, compared
 from verl_gui.report.episodes import shown, survey
 from verl_gui.report.pictures import PictureBook
 
@@ -35,6 +35,7 @@ def build_report(
     *,
     max_trajectories: int = 80,
     max_picture_bytes: int = 25_000_000,
+    compare: str | os.PathLike[str] | None = None,
 ) -> Path:
     """Write the report of a run and return its path. Missing parts of a run are missing in its report.
 
@@ -43,20 +44,23 @@ def build_report(
         out: the HTML file; ``report.html`` in ``run_dir`` by default.
         max_trajectories: number of trajectories to show.
         max_picture_bytes: size of all screenshots together.
+        compare: directory of another run, whose curves are drawn into the same charts.
 
     Raises:
         OSError: the report cannot be written.
     """
     run_dir = Path(run_dir).absolute()
     path = Path(out) if out is not None else run_dir / "report.html"
-    page = _page(run_dir.name, _content(run_dir, max_trajectories, max_picture_bytes))
+    page = _page(run_dir.name, _content(run_dir, max_trajectories, max_picture_bytes, compare))
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(page, encoding="utf-8")
     temporary.replace(path)
     return path
 
 
-def _content(run_dir: Path, max_trajectories: int, max_picture_bytes: int) -> dict[str, Any]:
+def _content(
+    run_dir: Path, max_trajectories: int, max_picture_bytes: int, compare: str | os.PathLike[str] | None
+) -> dict[str, Any]:
     """Everything that the page shows, ready for JSON."""
     steps = metrics.read_metrics(run_dir)
     trajectories = run_dir / "trajectories"
@@ -68,13 +72,24 @@ def _content(run_dir: Path, max_trajectories: int, max_picture_bytes: int) -> di
         "run": _run_facts(run_dir),
         "config": _config(run_dir),
         "summary": _summary(steps, look.total),
-        "charts": charts(steps, look.failures),
+        "charts": _charts(steps, look.failures, compare),
         "metrics": _table(steps),
         "tasks": [statistics.to_json() for _, statistics in sorted(look.tasks.items())],
         "episodes": shown(trajectories, look.chosen, book, max_picture_bytes),
         "recorded": look.total,
         "pictures": book.urls,
     }
+
+
+def _charts(
+    steps: Steps, failures: Mapping[int, int], compare: str | os.PathLike[str] | None
+) -> list[dict[str, Any]]:
+    ours = charts(steps, failures)
+    if compare is None:
+        return ours
+    other = Path(compare).absolute()
+    recorded = survey(other / "trajectories", 0).failures
+    return compared(ours, charts(metrics.read_metrics(other), recorded), other.name)
 
 
 def _run_facts(run_dir: Path) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from verl_gui.report import metrics
 Steps = Mapping[int, Mapping[str, float]]
 Points = Sequence[tuple[int, float]]
 
+_FAILURES = "env/failures/"
+
 # verl's timers, in the order of a step. Other timers lie inside these.
 _PARTS = {
     "rollout": "gen",
@@ -84,7 +86,7 @@ def charts(steps: Steps, failures: Mapping[int, int]) -> list[dict[str, Any]]:
             },
             note="seconds; median and 95th percentile",
         ),
-        _chart("Environment failures", {"episodes without a score": _failures(steps, failures)}),
+        _chart("Environment failures", _failures(steps, failures), note="environments lost, by what failed"),
         _chart(
             "Malformed answers", {"share of episodes": _named(steps, "reward/malformed")}, limits=(0.0, 1.0)
         ),
@@ -168,11 +170,40 @@ def _episodes_per_minute(steps: Steps) -> Points:
     return points
 
 
-def _failures(steps: Steps, failures: Mapping[int, int]) -> Points:
-    """From the pool's counters; without them, from the recorded episodes."""
-    counted = [
-        (step, sum(number for name, number in data.items() if name.startswith("env/failures/")))
-        for step, data in steps.items()
-        if any(name.startswith("env/failures/") for name in data)
+def _failures(steps: Steps, failures: Mapping[int, int]) -> dict[str, Points]:
+    """By kind from the pool's counters; without them, from the recorded episodes.
+
+    The pool names a kind only in steps where it happened: elsewhere it is 0.
+    """
+    kinds = _names(steps, _FAILURES)
+    if not kinds:
+        return {"episodes without a score": [(step, float(n)) for step, n in sorted(failures.items())]}
+    trained = [step for step, data in steps.items() if any(name.startswith("env/") for name in data)]
+    return {
+        kind.removeprefix(_FAILURES): [(step, steps[step].get(kind, 0.0)) for step in trained]
+        for kind in kinds
+    }
+
+
+def compared(ours: list[dict[str, Any]], others: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The charts of a run, with the lines of another run of the same title in them.
+
+    Stacked charts show parts of a whole, so they stay with their own run.
+
+    Args:
+        ours, others: charts of the two runs, from :func:`charts`.
+        name: of the other run, for its labels.
+    """
+    added = {chart["title"]: chart["lines"] for chart in others}
+    return [
+        chart
+        if chart["kind"] == "stack"
+        else {
+            **chart,
+            "lines": [
+                *chart["lines"],
+                *({**line, "label": f"{line['label']} ({name})"} for line in added.get(chart["title"], [])),
+            ],
+        }
+        for chart in ours
     ]
-    return counted or [(step, float(number)) for step, number in sorted(failures.items())]

@@ -16,6 +16,9 @@ def add_commands(subparsers: Any) -> None:
     report.add_argument("dir", type=Path, metavar="DIR", help="directory of the run")
     report.add_argument("--out", type=Path, help="the HTML file (DIR/report.html)")
     report.add_argument("--plot", action="store_true", help="also draw the success curve to DIR/report.png")
+    report.add_argument(
+        "--compare", type=Path, metavar="OTHER", help="draw the curves of another run as well"
+    )
     report.set_defaults(run=_report)
 
 
@@ -25,7 +28,10 @@ def _report(options: argparse.Namespace) -> int:
     if not options.dir.is_dir():
         sys.stderr.write(f"{options.dir} is not a directory; give the --dir of a run\n")
         return 2
-    sys.stdout.write(f"{build_report(options.dir, options.out)}\n")
+    if options.compare is not None and not options.compare.is_dir():
+        sys.stderr.write(f"{options.compare} is not a directory; give the --dir of a run\n")
+        return 2
+    sys.stdout.write(f"{build_report(options.dir, options.out, compare=options.compare)}\n")
     if options.plot:
         sys.stdout.write(f"{build_plot(options.dir)}\n")
     return 0
