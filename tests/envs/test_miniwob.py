@@ -14,7 +14,6 @@ from verl_gui.actions import Action, ActionType
 from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.checker import check_env
 from verl_gui.envs.miniwob import ORACLES, MiniwobEnv, elements, oracle, task_names
-from verl_gui.envs.xserver import XServer
 from verl_gui.tasks.task import Task
 
 pytestmark = [pytest.mark.desktop, pytest.mark.timeout(300)]
@@ -347,5 +346,5 @@ print(json.dumps(env._xserver.display), flush=True)
     assert wait_until(lambda: not x_leftovers(display))
     assert not family() & descendants
     if number == signal.SIGKILL:
-        XServer((64, 48)).close()  # whoever comes next tidies up
+        MiniwobEnv((168, 224)).close()  # whoever comes next tidies up
     assert directories_of(pid) == []
