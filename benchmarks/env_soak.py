@@ -202,8 +202,9 @@ def main() -> None:
     run = asyncio.run(soak(pool, arguments.envs * arguments.episodes, arguments.most_s))
     seconds = time.monotonic() - began
     asyncio.run(pool.close())
-    time.sleep(2.0)
-    left = left_behind()
+    deadline = time.monotonic() + 20.0  # Ray takes seconds to kill a process that is stopped
+    while any((left := left_behind()).values()) and time.monotonic() < deadline:
+        time.sleep(0.5)
     ray.shutdown()
     steps = run.numbers["env/count/step"]
     episodes = sum(run.outcomes.values())
