@@ -180,6 +180,43 @@ class TasksConfig:
 
 
 @dataclass(frozen=True)
+class ReplayConfig:
+    """Replay of successes (ARPO); see ``verl_gui.replay.sampler``, which must be the run's sampler."""
+
+    enable: bool = False
+    """Whether successes are stored and put into groups that failed."""
+    capacity_per_task: int = 8
+    """Successes that a task (with its seed) keeps; the oldest leaves first."""
+    min_score: float = 0.1
+    """Only episodes with an environment score above it are stored."""
+    inject_below: float = 0.2
+    """A group gets a success only if each of its scores is below this."""
+    freshness_tau: float | None = 20.0
+    """Training steps after which a success is drawn 1/e times as often; ``null``: all alike."""
+    old_log_probs: Literal["stored", "recompute"] = "stored"
+    """Names the intent; algorithm.rollout_correction decides. ``stored``: set rollout_is there, which weighs
+    replayed rows by their stored log-probs; ``recompute``: leave it unset, so that the ratio starts at 1."""
+    replaced: Literal["first", "random", "worst_format"] = "first"
+    """Which failing row of a group makes room."""
+    max_bytes: int | None = 2_000_000_000
+    """Bytes of all stored successes together; ``null`` sets no bound."""
+    seed: int = 0
+    """Seed of the draws; together with the training step it determines them."""
+    path: str | None = None
+    """File of successes that a new run starts with; ``null`` starts empty."""
+
+    def __post_init__(self) -> None:
+        for name in ("capacity_per_task", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"gui.replay.{name}={value}: expected at least 1")
+        if self.freshness_tau is not None and not self.freshness_tau > 0:
+            raise ConfigError(f"gui.replay.freshness_tau={self.freshness_tau}: expected more than 0, or null")
+        if self.seed < 0:
+            raise ConfigError(f"gui.replay.seed={self.seed}: expected 0 or more")
+
+
+@dataclass(frozen=True)
 class GuiConfig:
     """The ``gui:`` node."""
 
@@ -194,6 +231,8 @@ class GuiConfig:
 
     tasks: TasksConfig = field(default_factory=TasksConfig)
     """Which tasks are trained on, how often and for how long."""
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    """Replay of successes."""
 
     @classmethod
     def from_config(cls, config: Any) -> GuiConfig:

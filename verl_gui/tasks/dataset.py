@@ -15,6 +15,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from verl_gui.config import GuiConfig, TasksConfig
+from verl_gui.replay.run import training_replay
 from verl_gui.tasks.allocation import make_allocator, within
 from verl_gui.tasks.curriculum import Curriculum, digest, rests
 from verl_gui.tasks.sources import Skipped, Split, TaskInstance, expand_source, expand_sources, overlap
@@ -75,6 +76,8 @@ class GuiTaskDataset(Dataset):
         if not self.is_validation:
             self._check_batches(config)
             self._prepare(files, config)
+            if self._gui is not None:
+                training_replay().configure(self._gui.replay)
 
     # -- what verl's loader asks for --------------------------------------------------------------------
 
@@ -113,6 +116,7 @@ class GuiTaskDataset(Dataset):
             "tasks": digest([instance.name for instance in self.instances]),
             "stats": self.stats.state_dict(),
             "curriculum": None if self._curriculum is None else self._curriculum.state_dict(),
+            "replay": training_replay().state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -127,6 +131,7 @@ class GuiTaskDataset(Dataset):
                 "ones, or delete data.pt in the checkpoint to start with these from the beginning"
             )
         self.stats.load_state_dict(state["stats"])
+        training_replay().load_state_dict(state.get("replay"))
         if self._curriculum is not None and state["curriculum"] is not None:
             self._curriculum.load_state_dict(state["curriculum"])
 

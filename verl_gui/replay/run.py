@@ -1,0 +1,86 @@
+"""The success buffer of this process's training run: fed by the sampler, saved with the data set's state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from verl_gui.config import ReplayConfig
+from verl_gui.replay.buffer import Stored, SuccessBuffer
+from verl_gui.replay.packing import PackedRecord
+
+logger = logging.getLogger(__name__)
+
+
+class TrainingReplay:
+    """Settings and buffer; off until :meth:`configure` turns it on."""
+
+    def __init__(self) -> None:
+        self.config = ReplayConfig()
+        self.buffer = SuccessBuffer()
+
+    def configure(self, config: ReplayConfig) -> None:
+        """Start a run with the successes of ``config.path``, or none.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            BufferFileError: it cannot be used.
+        """
+        self.config = config
+        self.buffer = SuccessBuffer(
+            config.capacity_per_task,
+            min_score=config.min_score,
+            freshness_tau=config.freshness_tau,
+            max_bytes=config.max_bytes,
+        )
+        if config.enable and config.path is not None:
+            self.buffer.load(config.path)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Plain data and tensors (``torch.load(weights_only=True)`` reads them); ``None`` when off."""
+        if not self.config.enable:
+            return None
+        return {
+            task: [
+                {
+                    "step": s.step,
+                    "score": s.score,
+                    "fingerprint": s.fingerprint,
+                    "tree": s.packed.tree,
+                    "blobs": [torch.frombuffer(bytearray(b), dtype=torch.uint8) for b in s.packed.blobs],
+                }
+                for s in stored
+            ]
+            for task, stored in self.buffer.tasks.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Go on with the successes of a checkpoint; one of a run without replay leaves the buffer empty."""
+        if not self.config.enable:
+            return
+        if state is None:
+            logger.warning("the checkpoint has no replay buffer: replay starts empty")
+        tasks = {
+            task: tuple(
+                Stored(
+                    PackedRecord(s["tree"], tuple(blob.numpy().tobytes() for blob in s["blobs"])),
+                    s["step"],
+                    s["score"],
+                    s["fingerprint"],
+                )
+                for s in stored
+            )
+            for task, stored in (state or {}).items()
+        }
+        self.buffer.load_state_dict({"tasks": tasks})
+
+
+_TRAINING = TrainingReplay()
+
+
+def training_replay() -> TrainingReplay:
+    """The replay of this process's training run."""
+    return _TRAINING
