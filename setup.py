@@ -48,7 +48,14 @@ EXTRAS = {
     # desktop_env itself cannot share an environment with verl: its adapter speaks HTTP to another process.
     "osworld": ["requests>=2.31"],
     "report": ["matplotlib>=3.8", "tensorboard>=2.16"],
-    "dev": ["pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "ruff>=0.6", "mypy>=1.11", "mkdocs>=1.6"],
+    "dev": [
+        "pytest>=8",
+        "pytest-timeout>=2.3",
+        "hypothesis>=6.100",
+        "ruff>=0.6",
+        "mypy>=1.11",
+        "mkdocs>=1.6",
+    ],
 }
 
 setup(
@@ -60,7 +67,9 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["verl_gui", "verl_gui.*"]),
-    package_data={"verl_gui": ["**/*.json", "**/*.xml", "**/*.yaml", "**/*.html", "**/*.js", "**/*.css", "**/*.sh"]},
+    package_data={
+        "verl_gui": ["**/*.json", "**/*.xml", "**/*.yaml", "**/*.html", "**/*.js", "**/*.css", "**/*.sh"]
+    },
     install_requires=CORE,
     extras_require=EXTRAS,
     entry_points={
