@@ -169,7 +169,7 @@ def test_a_killed_guest_is_dead_and_the_next_reset_works(tmp_path):
 
 
 def test_a_killed_owner_leaves_no_process():
-    _, descendants = run_and_kill(
+    _, _, descendants = run_and_kill(
         "from verl_gui.envs.guest.machine import GuestMachine\n"
         "machine = GuestMachine((640, 480)); print('[]', flush=True)"
     )
