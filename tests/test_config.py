@@ -40,3 +40,37 @@ def test_omegaconf_is_read_and_resolved():
 def test_bad_configuration_names_the_key(node, message):
     with pytest.raises(ConfigError, match=message):
         GuiConfig.from_config({"gui": node})
+
+
+def replaying(sampler="SuccessReplaySampler", rollout_is="token", **replay):
+    return {
+        "gui": {**GOOD["gui"], "replay": {"enable": True, **replay}},
+        "trainer": {"v1": {"sampler": {"custom_sampler": {"name": sampler}}}},
+        "algorithm": {"rollout_correction": {"rollout_is": rollout_is}},
+    }
+
+
+def test_replay_and_verls_own_keys_agree():
+    for tree in (
+        replaying(),
+        replaying("SuccessReplaySamplerAsync", "sequence"),
+        replaying("MySampler", None, old_log_probs="recompute"),
+        replaying("GuiSampler", None, enable=False),
+    ):
+        GuiConfig.from_config(tree)
+        GuiConfig.from_config(OmegaConf.create(tree))
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (replaying("GuiSampler"), "name=GuiSampler replays nothing"),
+        (replaying(None), "name=None replays nothing"),
+        (replaying(rollout_is=None), r"old_log_probs=stored.*rollout_is=None.*rollout_is=token"),
+        (replaying(old_log_probs="recompute"), r"old_log_probs=recompute.*rollout_is=token.*rollout_is=null"),
+    ],
+)
+def test_a_replay_that_would_do_something_else_is_refused(tree, message):
+    for config in (tree, OmegaConf.create(tree)):
+        with pytest.raises(ConfigError, match=message):
+            GuiConfig.from_config(config)

@@ -194,8 +194,9 @@ class ReplayConfig:
     freshness_tau: float | None = 20.0
     """Training steps after which a success is drawn 1/e times as often; ``null``: all alike."""
     old_log_probs: Literal["stored", "recompute"] = "stored"
-    """Names the intent; algorithm.rollout_correction decides. ``stored``: set rollout_is there, which weighs
-    replayed rows by their stored log-probs; ``recompute``: leave it unset, so that the ratio starts at 1."""
+    """``stored``: replayed rows are weighed by the log-probs they were sampled with, which is verl's
+    algorithm.rollout_correction with rollout_is=token; ``recompute``: their ratio starts at 1, which is
+    rollout_is=null. A run in which the two disagree is refused."""
     replaced: Literal["first", "random", "worst_format"] = "first"
     """Which failing row of a group makes room."""
     max_bytes: int | None = 2_000_000_000
@@ -248,7 +249,37 @@ class GuiConfig:
             from omegaconf import OmegaConf
 
             node = OmegaConf.to_container(node, resolve=True)
-        return _build(cls, node, "gui")
+        built = _build(cls, node, "gui")
+        _check_replay(built.replay, config)
+        return built
+
+
+def _check_replay(replay: ReplayConfig, config: Any) -> None:
+    """Refuse a replay that verl's own keys would leave without effect, or do otherwise than it says."""
+    if not replay.enable:
+        return
+    sampler = _at(config, "trainer", "v1", "sampler", "custom_sampler")
+    if sampler is not None and sampler.get("name") in (None, "GuiSampler", "GuiSamplerAsync"):
+        raise ConfigError(
+            "gui.replay.enable=true, but trainer.v1.sampler.custom_sampler."
+            f"name={sampler.get('name')} replays nothing: set name=SuccessReplaySampler "
+            "(SuccessReplaySamplerAsync in the asynchronous modes) and path=pkg://verl_gui.replay.sampler"
+        )
+    correction = _at(config, "algorithm", "rollout_correction")
+    weights = None if correction is None else correction.get("rollout_is")
+    if correction is not None and (weights is not None) != (replay.old_log_probs == "stored"):
+        wanted = "rollout_is=token" if replay.old_log_probs == "stored" else "rollout_is=null"
+        raise ConfigError(
+            f"gui.replay.old_log_probs={replay.old_log_probs}, but algorithm.rollout_correction.rollout_is="
+            f"{weights}: set algorithm.rollout_correction.{wanted}, or the other old_log_probs"
+        )
+
+
+def _at(config: Any, *path: str) -> Any:
+    """The node of a configuration at ``path``; None where there is none."""
+    for name in path:
+        config = config.get(name) if hasattr(config, "get") else None
+    return config
 
 
 def _build(cls: type[T], data: Any, path: str) -> T:

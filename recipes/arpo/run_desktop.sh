@@ -1,13 +1,4 @@
 #!/usr/bin/env bash
 # ARPO on local desktops, 1 GPU.
 # Arguments are passed on to verl, for example: run_desktop.sh trainer.total_training_steps=100
-set -euo pipefail
-cd "$(dirname "$0")/../.."
-PATH="$PWD/.venv/bin:$PATH"
-
-export VERL_GUI_RUN_DIR=${VERL_GUI_RUN_DIR:-outputs/arpo-desktop-$(date +%Y%m%d-%H%M%S)}
-export VLLM_NO_USAGE_STATS=1 RAY_USAGE_STATS_ENABLED=0
-
-verl-gui doctor --recipe recipes/arpo/desktop.yaml -- "$@"
-exec verl-gui run --dir "$VERL_GUI_RUN_DIR" -- \
-    python -m verl.trainer.main_ppo --config-path "$PWD/recipes/arpo" --config-name desktop "$@"
+exec "$(dirname "$0")/../launch.sh" arpo desktop "$@"

@@ -111,11 +111,34 @@ def test_scripts_are_programs_that_start_what_exists(script):
     text = script.read_text()
     for word in re.findall(r"recipes/[\w/.]+", text):
         assert (REPOSITORY / word).exists(), word
-    recipe = re.search(r"--config-name (\S+)", text)
-    if recipe:
-        assert (script.parent / f"{recipe[1]}.yaml").is_file()
-        assert f"doctor --recipe {script.parent.relative_to(REPOSITORY)}/{recipe[1]}.yaml" in text
-        assert shlex.split(text.splitlines()[-1])[-1] == "$@"
+    last = shlex.split(text.splitlines()[-1])
+    assert last[-1] == "$@"
+    if "launch.sh" in last[1]:
+        folder, recipe = last[2:4]
+        assert folder == script.parent.name and (script.parent / f"{recipe}.yaml").is_file()
+
+
+def test_the_launcher_hands_recipe_and_arguments_on(tmp_path):
+    """With programs of ours in the place of ``verl-gui``: what it would be started with."""
+    program = tmp_path / "verl-gui"
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    text = (REPOSITORY / "recipes/launch.sh").read_text()
+    copy = tmp_path / "recipes/launch.sh"
+    copy.parent.mkdir()
+    copy.write_text(text)
+    copy.chmod(0o755)
+    done = subprocess.run(
+        [copy, "arpo", "desktop", "trainer.nnodes=3"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "VERL_GUI_RUN_DIR": "out"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    doctor, run = done.stdout.splitlines()
+    assert doctor == "doctor --recipe recipes/arpo/desktop.yaml -- trainer.nnodes=3"
+    assert run.startswith("run --dir out -- python -m verl.trainer.main_ppo --config-path")
+    assert run.endswith("recipes/arpo --config-name desktop trainer.nnodes=3")
 
 
 @pytest.mark.parametrize("path", RECIPES + PARTS, ids=name)
@@ -143,8 +166,9 @@ def test_what_verl_or_verl_gui_refuse_is_refused_by_name():
         compose_recipe(recipe, ["+gui.rollout.max_stepz=3"])
     with pytest.raises(RecipeError, match="train_batch_sise"):
         compose_recipe(recipe, ["data.train_batch_sise=3"])
-    with pytest.raises(RecipeError, match="ppo_mini_batch_size"):
-        compose_recipe(recipe, ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=4"])
+    cold = ["actor_rollout_ref.rollout.temperature=0", "actor_rollout_ref.rollout.val_kwargs.do_sample=true"]
+    with pytest.raises(RecipeError, match="temperature should be greater than 0"):
+        compose_recipe(recipe, cold)
     with pytest.raises(RecipeError, match="no such file"):
         compose_recipe("recipes/arpo/nowhere.yaml")
 

@@ -23,7 +23,7 @@ from verl_gui.evaluation.progress import Progress
 from verl_gui.evaluation.runs import OpenSlot, Run, RunLog, open_slots
 from verl_gui.rollout.episode import Episode, play
 from verl_gui.rollout.reward import Reward
-from verl_gui.rollout.trajectory import Trajectory, TrajectoryStep, TrajectoryWriter
+from verl_gui.rollout.trajectory import TrajectoryStep, TrajectoryWriter
 from verl_gui.tasks.sources import TaskInstance
 from verl_gui.tasks.task import Task
 
@@ -212,7 +212,14 @@ class _Evaluation:
             reward, failure = None, f"{type(error).__name__}: {error}"
             logger.warning("%s, run %d is invalid: %s", instance.name, slot, error)
         if self._writer is not None:
-            record = _record(episode, instance, slot, reward, failure)
+            record = episode.record(
+                reward,
+                failure,
+                seed=instance.seed,
+                uid=f"{instance.name}/{slot}",
+                global_step=0,
+                validate=True,
+            )
             await asyncio.to_thread(self._writer.write, record)
         return Run(
             instance=instance.name,
@@ -230,26 +237,3 @@ class _Evaluation:
             generate_s=round(episode.generate_s, 3),
             wall_s=round(time.monotonic() - began, 3),
         )
-
-
-def _record(
-    episode: Episode, instance: TaskInstance, slot: int, reward: Reward | None, failure: str | None
-) -> Trajectory:
-    return Trajectory(
-        task_id=episode.task.id,
-        instruction=episode.instruction,
-        seed=instance.seed,
-        uid=f"{instance.name}/{slot}",
-        global_step=0,
-        validate=True,
-        score=None if reward is None else reward.score,
-        format_penalty=0.0 if reward is None else reward.format,
-        reward=None if reward is None else reward.total,
-        num_turns=len(episode.answers),
-        screen=episode.screen,
-        frame=episode.frame,
-        steps=episode.steps,
-        outcome=episode.outcome if failure is None else "env_failure",
-        env_failure=failure,
-        final_screenshot=episode.screenshots[-1] if failure is None else b"",
-    )

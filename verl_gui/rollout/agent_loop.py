@@ -31,7 +31,7 @@ from verl_gui.rollout.conversation import next_message
 from verl_gui.rollout.episode import Episode, play
 from verl_gui.rollout.reward import Reward
 from verl_gui.rollout.sequence import LengthLimits, check_sequence, pictures_to_drop, truncate
-from verl_gui.rollout.trajectory import Trajectory, TrajectoryStep, TrajectoryWriter
+from verl_gui.rollout.trajectory import TrajectoryStep, TrajectoryWriter
 from verl_gui.tasks.task import Task
 
 logger = logging.getLogger(__name__)
@@ -320,23 +320,13 @@ class GuiAgentLoop(AgentLoopBase):
             failure is None and crc32(f"{row['uid']}_{row['session_id']}".encode()) % every
         ):
             return
-        record = Trajectory(
-            task_id=episode.task.id,
-            instruction=episode.instruction,
+        record = episode.record(
+            reward,
+            failure,
             seed=seed,
             uid=str(row["uid"]),
             global_step=int(row["global_steps"]),
             validate=validate,
-            score=None if reward is None else reward.score,
-            format_penalty=0.0 if reward is None else reward.format,
-            reward=None if reward is None else reward.total,
-            num_turns=len(episode.answers),
-            screen=episode.screen,
-            frame=episode.frame,
-            steps=episode.steps,
-            outcome=episode.outcome if failure is None else "env_failure",
-            env_failure=failure,
-            final_screenshot=episode.screenshots[-1] if failure is None else b"",
         )
         await self.loop.run_in_executor(None, _writer(report.dir, os.getpid()).write, record)
 

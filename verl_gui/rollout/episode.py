@@ -18,7 +18,7 @@ from verl_gui.actions import Action, ActionFormatError, parse
 from verl_gui.config import RewardConfig
 from verl_gui.envs.base import Observation, StepResult
 from verl_gui.rollout.reward import Reward, episode_reward
-from verl_gui.rollout.trajectory import TrajectoryStep
+from verl_gui.rollout.trajectory import Trajectory, TrajectoryStep
 from verl_gui.tasks.task import Task
 
 
@@ -60,6 +60,43 @@ class Episode:
     outcome: str = "step_limit"
     generate_s: float = 0.0
     env_s: float = 0.0
+
+    def record(
+        self,
+        reward: Reward | None,
+        failure: str | None,
+        *,
+        seed: int | None,
+        uid: str,
+        global_step: int,
+        validate: bool,
+    ) -> Trajectory:
+        """The episode as it is written down for people.
+
+        Args:
+            reward: what it is worth; None when it was not scored.
+            failure: what went wrong in the environment; None when nothing did.
+            seed: of the task. uid: name of its group. global_step: training step.
+            validate: whether it was played for validation or evaluation.
+        """
+        return Trajectory(
+            task_id=self.task.id,
+            instruction=self.instruction,
+            seed=seed,
+            uid=uid,
+            global_step=global_step,
+            validate=validate,
+            score=None if reward is None else reward.score,
+            format_penalty=0.0 if reward is None else reward.format,
+            reward=None if reward is None else reward.total,
+            num_turns=len(self.answers),
+            screen=self.screen,
+            frame=self.frame,
+            steps=self.steps,
+            outcome=self.outcome if failure is None else "env_failure",
+            env_failure=failure,
+            final_screenshot=self.screenshots[-1] if failure is None else b"",
+        )
 
 
 E = TypeVar("E", bound=Episode)

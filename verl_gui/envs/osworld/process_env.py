@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +14,10 @@ from typing import Any
 
 import verl_gui
 from verl_gui.actions import Action
-from verl_gui.envs import processes
 from verl_gui.envs.base import EnvFailure, FailureKind, Observation, StepResult
 from verl_gui.envs.leftovers import private_directory
 from verl_gui.envs.osworld.env import PYTHON_VARIABLE
+from verl_gui.envs.osworld.foreign_python import ForeignPython
 from verl_gui.envs.remote import wire
 from verl_gui.envs.worker import check_screenshot
 from verl_gui.tasks.task import Task
@@ -58,8 +56,7 @@ class ProcessEnv:
         self._python, self._factory, self._options = python, factory, options
         self._start_timeout_s = start_timeout_s
         self._timeouts = {"reset": reset_timeout_s, "step": step_timeout_s, "evaluate": evaluate_timeout_s}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._process: ForeignPython | None = None
         self._closed = False
         # Our package alone: the packages beside it are not for that interpreter.
         self._directory = private_directory("package")
@@ -74,7 +71,7 @@ class ProcessEnv:
         """Prepare ``task``, in a new process if the last one failed."""
         if self._closed:
             raise EnvFailure("dead", "the environment is closed")
-        if self._socket is None:
+        if self._process is None:
             self._start()
         return wire.observation_of(self._picture(wire.ResetCall(task.to_dict(), seed), "reset"))
 
@@ -97,34 +94,22 @@ class ProcessEnv:
     def close(self) -> None:
         """Close the environment and end its process. Safe to call again."""
         self._closed = True
-        if self._socket is not None and self._process is not None:
-            self._socket.close()  # the process sees the end of its calls, and closes the environment
-            self._socket = None
+        if self._process is not None:
+            self._process.socket.close()  # it sees the end of its calls, and closes the environment
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_CLOSE_TIMEOUT_S)
+                self._process.process.wait(_CLOSE_TIMEOUT_S)
         self._kill()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     # -- inside ---------------------------------------------------------------------------------------
 
     def _start(self) -> tuple[int, int]:
-        ours, theirs = socket.socketpair()
-        hidden = ("PYTHONHOME", "VIRTUAL_ENV")
-        variables = {name: value for name, value in os.environ.items() if name not in hidden}
-        try:
-            self._process = processes.start(
-                [self._python, "-m", "verl_gui.envs.server.host", str(theirs.fileno())],
-                env={**variables, "PYTHONPATH": str(self._directory)},
-                pass_fds=[theirs.fileno()],
-                stdout=sys.__stderr__.fileno() if sys.__stderr__ else subprocess.DEVNULL,
-                cwd=str(self._directory),
-            )
-        except OSError as error:
-            ours.close()
-            raise EnvFailure("reset", f"cannot start {self._python}: {error}") from error
-        finally:
-            theirs.close()
-        self._socket = ours
+        self._process = ForeignPython(
+            self._python,
+            ["-m", "verl_gui.envs.server.host"],
+            cwd=str(self._directory),
+            variables={"PYTHONPATH": str(self._directory)},
+        )
         answer = self._ask(wire.StartCall(self._factory, self._options), self._start_timeout_s)
         if not isinstance(answer, wire.Started):
             raise EnvFailure("reset", f"expected a start, got {answer!r:.200}")
@@ -138,12 +123,12 @@ class ProcessEnv:
         return answer
 
     def _ask(self, question: wire.StartCall | wire.EnvCall, timeout_s: float) -> wire.Answer:
-        if self._socket is None:
+        if self._process is None:
             raise EnvFailure("dead", "no process runs; reset() starts one")
         data, deadline = wire.encode(question), time.monotonic() + timeout_s
         try:
-            self._socket.settimeout(timeout_s)
-            self._socket.sendall(_LENGTH.pack(len(data)) + data)
+            self._process.socket.settimeout(timeout_s)
+            self._process.socket.sendall(_LENGTH.pack(len(data)) + data)
             (length,) = _LENGTH.unpack(self._receive(_LENGTH.size, deadline))
             if length > _MAX_ANSWER_BYTES:
                 raise wire.WireError(f"an answer of {length} bytes")
@@ -160,22 +145,19 @@ class ProcessEnv:
         return answer
 
     def _receive(self, count: int, deadline: float) -> bytes:
-        assert self._socket is not None
+        assert self._process is not None
         data = bytearray()
         while len(data) < count:
-            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
-            chunk = self._socket.recv(min(1 << 20, count - len(data)))
+            self._process.socket.settimeout(max(0.001, deadline - time.monotonic()))
+            chunk = self._process.socket.recv(min(1 << 20, count - len(data)))
             if not chunk:
                 raise EOFError("it closed its socket")
             data += chunk
         return bytes(data)
 
     def _kill(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
         if self._process is not None:
-            processes.stop(self._process, term_s=0)
+            self._process.kill()
             self._process = None
 
 

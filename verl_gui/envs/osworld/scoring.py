@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from verl_gui.envs import processes
 from verl_gui.envs.base import EnvFailure, FailureKind
+from verl_gui.envs.osworld.foreign_python import ForeignPython
 from verl_gui.tasks.task import Task, TaskFormatError
 
 _START_TIMEOUT_S = 180.0  # it imports a few hundred packages
@@ -32,8 +29,7 @@ class OsworldScorer:
 
     def __init__(self, python: str, cache: Path, timeout_s: float) -> None:
         self._python, self._cache, self._timeout_s = python, cache, timeout_s
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._process: ForeignPython | None = None
 
     def check(self, task: Task, guest: dict[str, Any]) -> None:
         """Refuse a task whose evaluator this version of OSWorld does not have.
@@ -60,11 +56,8 @@ class OsworldScorer:
 
     def close(self) -> None:
         """End the process. Safe to call again."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
         if self._process is not None:
-            processes.stop(self._process, term_s=0)
+            self._process.kill()
             self._process = None
 
     # -- inside ---------------------------------------------------------------------------------------
@@ -72,8 +65,7 @@ class OsworldScorer:
     def _ask(
         self, task: Task, guest: dict[str, Any], last_action: str, *, only_check: bool
     ) -> dict[str, Any]:
-        self._start()
-        assert self._socket is not None
+        process = self._start()
         self._cache.mkdir(parents=True, exist_ok=True)
         request = {
             **guest,
@@ -83,55 +75,41 @@ class OsworldScorer:
             "cache": str(self._cache),
         }
         try:
-            self._socket.sendall(json.dumps(request).encode() + b"\n")
-            return self._line(self._timeout_s)
+            process.socket.sendall(json.dumps(request).encode() + b"\n")
+            return _line(process.socket, self._timeout_s)
         except (OSError, EOFError, ValueError) as error:
             self.close()
             kind: FailureKind = "timeout" if isinstance(error, TimeoutError) else "dead"
             raise EnvFailure(kind, f"OSWorld's scoring process: {error}") from error
 
-    def _start(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            return
+    def _start(self) -> ForeignPython:
+        if self._process is not None and self._process.running():
+            return self._process
         self.close()
-        ours, theirs = socket.socketpair()
         script = str(Path(__file__).with_name("scorer.py"))
-        hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+        self._process = ForeignPython(self._python, [script], cwd=tempfile.gettempdir())
         try:
-            self._process = processes.start(
-                [self._python, script, str(theirs.fileno())],
-                env={name: value for name, value in os.environ.items() if name not in hidden},
-                pass_fds=[theirs.fileno()],
-                stdout=sys.__stderr__.fileno() if sys.__stderr__ else subprocess.DEVNULL,
-                cwd=tempfile.gettempdir(),
-            )
-        except OSError as error:
-            ours.close()
-            raise EnvFailure("reset", f"cannot start {self._python}: {error}") from error
-        finally:
-            theirs.close()
-        self._socket = ours
-        try:
-            self._line(_START_TIMEOUT_S)
+            _line(self._process.socket, _START_TIMEOUT_S)
         except (OSError, EOFError, ValueError) as error:
             self.close()
             why = f"OSWorld's evaluators do not start in {self._python}: {error}; see docs/osworld.md"
             raise EnvFailure("reset", why) from error
+        return self._process
 
-    def _line(self, timeout_s: float) -> dict[str, Any]:
-        """The next line, before the deadline."""
-        assert self._socket is not None
-        deadline, data = time.monotonic() + timeout_s, b""
-        while not data.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0 or len(data) > _MAX_LINE:
-                raise TimeoutError(f"no answer in {timeout_s:g} s")
-            self._socket.settimeout(left)
-            chunk = self._socket.recv(1 << 16)
-            if not chunk:
-                raise EOFError("it has ended")
-            data += chunk
-        return dict(json.loads(data))
+
+def _line(connection: socket.socket, timeout_s: float) -> dict[str, Any]:
+    """The next line, before the deadline."""
+    deadline, data = time.monotonic() + timeout_s, b""
+    while not data.endswith(b"\n"):
+        left = deadline - time.monotonic()
+        if left <= 0 or len(data) > _MAX_LINE:
+            raise TimeoutError(f"no answer in {timeout_s:g} s")
+        connection.settimeout(left)
+        chunk = connection.recv(1 << 16)
+        if not chunk:
+            raise EOFError("it has ended")
+        data += chunk
+    return dict(json.loads(data))
 
 
 def guest_facts(

@@ -16,8 +16,8 @@ from verl_gui.evaluation.policies.base import Answer, PolicyFailure, View
 from verl_gui.rollout.episode import Episode
 
 
-class RandomPolicy:
-    """Left clicks, uniform over the screen.
+class _Scripted:
+    """What a policy without a model has: words, and no eyes.
 
     Args:
         grammar: what the answers are written in.
@@ -29,6 +29,13 @@ class RandomPolicy:
     def look(self, png: bytes, screen: tuple[int, int]) -> View:
         """The screenshot itself is not looked at."""
         return View(None, screen)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class RandomPolicy(_Scripted):
+    """Left clicks, uniform over the screen."""
 
     async def answer(self, episode: Episode, observation: Observation, rng: random.Random) -> Answer:
         """A click somewhere."""
@@ -37,23 +44,9 @@ class RandomPolicy:
         text = self._grammar.format([click], thought="", frame=episode.frame, screen=episode.screen)
         return Answer(text)
 
-    async def close(self) -> None:
-        """Nothing is held."""
 
-
-class ExpertPolicy:
-    """Says what :class:`verl_gui.evaluation.expert_env.ExpertEnv` whispers.
-
-    Args:
-        grammar: what the answers are written in.
-    """
-
-    def __init__(self, grammar: str) -> None:
-        self._grammar = get_grammar(grammar)
-
-    def look(self, png: bytes, screen: tuple[int, int]) -> View:
-        """The screenshot itself is not looked at."""
-        return View(None, screen)
+class ExpertPolicy(_Scripted):
+    """Says what :class:`verl_gui.evaluation.expert_env.ExpertEnv` whispers."""
 
     async def answer(self, episode: Episode, observation: Observation, rng: random.Random) -> Answer:
         """The expert's next actions.
@@ -71,6 +64,3 @@ class ExpertPolicy:
         except UnsupportedActionError as error:
             raise PolicyFailure(f"the expert cannot say what to do: {error}") from error
         return Answer(text)
-
-    async def close(self) -> None:
-        """Nothing is held."""
