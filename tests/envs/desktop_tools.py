@@ -61,8 +61,10 @@ def run_and_kill(code, number=signal.SIGKILL):
 
     Returns that value, its process number and the descendants it had, all of which were alive.
     """
+    # Whoever started the tests may have had Ctrl-C ignored (a shell does that to jobs in the background).
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     parent = subprocess.Popen(
-        [sys.executable, "-c", code + "\nimport time; time.sleep(1000)"],
+        [sys.executable, "-c", heed + code + "\nimport time; time.sleep(1000)"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )

@@ -48,8 +48,13 @@ def test_answer_is_found_among_events_and_pieces():
 
 
 def test_late_answer_of_an_earlier_call_is_not_mistaken():
-    browser = FakeBrowser(lambda request: [] if request["id"] == 1 else [
-        message(id=1, result={"value": "late"}), message(id=2, result={"value": "mine"})])
+    browser = FakeBrowser(
+        lambda request: (
+            []
+            if request["id"] == 1
+            else [message(id=1, result={"value": "late"}), message(id=2, result={"value": "mine"})]
+        )
+    )
     with pytest.raises(CdpTimeout):
         browser.pipe.call("A.b", timeout_s=0.05)
     assert browser.pipe.call("A.b", timeout_s=5) == {"value": "mine"}
@@ -88,11 +93,14 @@ def test_end_of_browser_is_told():
         browser.pipe.call("A.b", timeout_s=5)
 
 
-@pytest.mark.parametrize("event, lost", [
-    ({"method": "Inspector.targetCrashed", "sessionId": "mine", "params": {}}, True),
-    ({"method": "Target.detachedFromTarget", "params": {"sessionId": "mine"}}, True),
-    ({"method": "Target.detachedFromTarget", "params": {"sessionId": "other"}}, False),
-])
+@pytest.mark.parametrize(
+    "event, lost",
+    [
+        ({"method": "Inspector.targetCrashed", "sessionId": "mine", "params": {}}, True),
+        ({"method": "Target.detachedFromTarget", "params": {"sessionId": "mine"}}, True),
+        ({"method": "Target.detachedFromTarget", "params": {"sessionId": "other"}}, False),
+    ],
+)
 def test_loss_of_the_page_is_told_at_once(event, lost):
     answers = [message(**event)]
     browser = FakeBrowser(lambda request: [*answers, *([] if lost else [message(id=1, result={})])])

@@ -50,20 +50,32 @@ def changing_look(self):
     return Observation(encode_png(Image.new("RGB", self.screen, (self.shade, 0, 0))))
 
 
-@pytest.mark.parametrize("env, complaint", [
-    (broken(screen=[8, 6]), "screen"),
-    (broken(look=lambda self: Observation(b"")), "PNG"),
-    (broken(look=lambda self: Observation(encode_png(Image.new("RGB", (8, 7))))), "pixels"),
-    (broken(look=changing_look), "two different first screenshots"),
-    (broken(evaluate=lambda self: 2.0), "float in"),
-    (broken(evaluate=lambda self: None), "float in"),
-    (broken(step=lambda self, actions: StepResult(self.look(), False)), "terminated must be True"),
-    (broken(step=lambda self, actions: StepResult(self.look(), bool(actions))), "terminated must be False"),
-    (broken(step=lambda self, actions: self.look()), "StepResult"),
-    (broken(step=lambda self, actions: StepResult(
-        self.look(), any(action.type.is_terminal for action in actions))), "refused"),
-    (broken(reset=lambda self, task, seed=None: None), "Observation"),
-])
+@pytest.mark.parametrize(
+    "env, complaint",
+    [
+        (broken(screen=[8, 6]), "screen"),
+        (broken(look=lambda self: Observation(b"")), "PNG"),
+        (broken(look=lambda self: Observation(encode_png(Image.new("RGB", (8, 7))))), "pixels"),
+        (broken(look=changing_look), "two different first screenshots"),
+        (broken(evaluate=lambda self: 2.0), "float in"),
+        (broken(evaluate=lambda self: None), "float in"),
+        (broken(step=lambda self, actions: StepResult(self.look(), False)), "terminated must be True"),
+        (
+            broken(step=lambda self, actions: StepResult(self.look(), bool(actions))),
+            "terminated must be False",
+        ),
+        (broken(step=lambda self, actions: self.look()), "StepResult"),
+        (
+            broken(
+                step=lambda self, actions: StepResult(
+                    self.look(), any(action.type.is_terminal for action in actions)
+                )
+            ),
+            "refused",
+        ),
+        (broken(reset=lambda self, task, seed=None: None), "Observation"),
+    ],
+)
 def test_broken_contract_is_named(env, complaint):
     with pytest.raises(EnvCheckError, match=complaint):
         check_env(env, TASK)

@@ -90,12 +90,15 @@ def test_doing_nothing_and_saying_so_scores_zero(env):
     assert env.step([FINISHED]).terminated and env.evaluate() == 0.0
 
 
-@pytest.mark.parametrize("task, last, score", [
-    (IMPOSSIBLE, ActionType.FAIL, 1.0),
-    (IMPOSSIBLE, ActionType.CALL_USER, 1.0),
-    (IMPOSSIBLE, None, 0.0),  # ended by the step limit
-    (OPEN_FILE, None, 1.0),
-])
+@pytest.mark.parametrize(
+    "task, last, score",
+    [
+        (IMPOSSIBLE, ActionType.FAIL, 1.0),
+        (IMPOSSIBLE, ActionType.CALL_USER, 1.0),
+        (IMPOSSIBLE, None, 0.0),  # ended by the step limit
+        (OPEN_FILE, None, 1.0),
+    ],
+)
 def test_saying_that_it_cannot_be_done(env, task, last, score):
     env.reset(task)
     if last is not None:
@@ -113,27 +116,30 @@ def test_shared_cases_of_scores(env, case):
     assert env.evaluate() == case["expect"]
 
 
-@pytest.mark.parametrize("func, result, rules, score", [
-    ("file_equals", {"path": "~/a.txt"}, {"text": "one\ntwo"}, 1.0),
-    ("file_equals", {"path": "/home/user/a.txt"}, {"text": "one\ntwo\n"}, 1.0),
-    ("file_equals", {"path": "~/a.txt"}, {"text": "one\ntwo\n\n\n"}, 0.0),
-    ("file_equals", {"path": "~/missing"}, {"text": ""}, 0.0),
-    ("file_contains", {"path": "~/a.txt"}, {"include": ["one"], "exclude": ["three"]}, 1.0),
-    ("file_contains", {"path": "~/a.txt"}, {"include": ["one"], "exclude": ["two"]}, 0.0),
-    ("file_exists", {"path": "~/a.txt"}, {}, 1.0),
-    ("file_exists", {"path": "~/a.txt/b"}, {"kind": "nothing"}, 1.0),
-    ("file_exists", {"path": "~/folder"}, {"kind": "directory"}, 1.0),
-    ("file_exists", {"path": "~/folder"}, {}, 0.0),
-    ("file_contains", {"path": "~/link"}, {"include": []}, 0.0),  # it may point anywhere on the host
-    ("file_contains", {"path": "~/linked/hostname"}, {"include": []}, 0.0),
-    ("file_exists", {"path": "~/link"}, {}, 0.0),
-    ("file_equals", {"path": "~/pipe"}, {"text": ""}, 0.0),  # and would block a careless reader
-    ("command_output", {"command": "cat a.txt"}, {"equals": "one\ntwo"}, 1.0),
-    ("command_output", {"command": ["echo", "a b"]}, {"include": ["a b"], "exclude": ["'"]}, 1.0),
-    ("command_output", {"command": ["false"]}, {"include": ["x"]}, 0.0),
-    ("window_open", {"window_name": "nothing like this"}, {}, 0.0),
-    ("window_open", {"window_name": "nothing like this"}, {"open": False}, 1.0),
-])
+@pytest.mark.parametrize(
+    "func, result, rules, score",
+    [
+        ("file_equals", {"path": "~/a.txt"}, {"text": "one\ntwo"}, 1.0),
+        ("file_equals", {"path": "/home/user/a.txt"}, {"text": "one\ntwo\n"}, 1.0),
+        ("file_equals", {"path": "~/a.txt"}, {"text": "one\ntwo\n\n\n"}, 0.0),
+        ("file_equals", {"path": "~/missing"}, {"text": ""}, 0.0),
+        ("file_contains", {"path": "~/a.txt"}, {"include": ["one"], "exclude": ["three"]}, 1.0),
+        ("file_contains", {"path": "~/a.txt"}, {"include": ["one"], "exclude": ["two"]}, 0.0),
+        ("file_exists", {"path": "~/a.txt"}, {}, 1.0),
+        ("file_exists", {"path": "~/a.txt/b"}, {"kind": "nothing"}, 1.0),
+        ("file_exists", {"path": "~/folder"}, {"kind": "directory"}, 1.0),
+        ("file_exists", {"path": "~/folder"}, {}, 0.0),
+        ("file_contains", {"path": "~/link"}, {"include": []}, 0.0),  # it may point anywhere on the host
+        ("file_contains", {"path": "~/linked/hostname"}, {"include": []}, 0.0),
+        ("file_exists", {"path": "~/link"}, {}, 0.0),
+        ("file_equals", {"path": "~/pipe"}, {"text": ""}, 0.0),  # and would block a careless reader
+        ("command_output", {"command": "cat a.txt"}, {"equals": "one\ntwo"}, 1.0),
+        ("command_output", {"command": ["echo", "a b"]}, {"include": ["a b"], "exclude": ["'"]}, 1.0),
+        ("command_output", {"command": ["false"]}, {"include": ["x"]}, 0.0),
+        ("window_open", {"window_name": "nothing like this"}, {}, 0.0),
+        ("window_open", {"window_name": "nothing like this"}, {"open": False}, 1.0),
+    ],
+)
 def test_checkers(env, func, result, rules, score):
     if env._task is None or env._task.id != "checkers":
         config = [
@@ -159,26 +165,32 @@ def test_several_checks(env, conj, score):
     assert env.evaluate() == score
 
 
-@pytest.mark.parametrize("task, field", [
-    (make_task({"func": "infeasible"}, [step_of("download", url="x")]), "download"),
-    (make_task({"func": "compare_pdf"}), "compare_pdf"),
-    (make_task({"func": ["file_exists", "file_exists"], "result": [{}]}), "as many"),
-    (make_task({"func": "file_exists", "conj": "xor"}), "xor"),
-    (make_task({"func": "infeasible"}, [step_of("launch", command=7)]), "command"),
-    (make_task({"func": "infeasible"}, [step_of("write_file", path="~/x")]), "text"),
-])
+@pytest.mark.parametrize(
+    "task, field",
+    [
+        (make_task({"func": "infeasible"}, [step_of("download", url="x")]), "download"),
+        (make_task({"func": "compare_pdf"}), "compare_pdf"),
+        (make_task({"func": ["file_exists", "file_exists"], "result": [{}]}), "as many"),
+        (make_task({"func": "file_exists", "conj": "xor"}), "xor"),
+        (make_task({"func": "infeasible"}, [step_of("launch", command=7)]), "command"),
+        (make_task({"func": "infeasible"}, [step_of("write_file", path="~/x")]), "text"),
+    ],
+)
 def test_tasks_that_cannot_be_done_here_are_named(env, task, field):
     with pytest.raises(TaskFormatError, match=field):
         env.reset(task)
 
 
-@pytest.mark.parametrize("step", [
-    step_of("execute", command="false"),
-    step_of("execute", command="sleep 100", timeout=0.2),
-    step_of("open", path="~/missing"),
-    step_of("write_file", path="/etc/passwd", text=""),
-    step_of("write_file", path="~/../../etc/passwd", text=""),
-])
+@pytest.mark.parametrize(
+    "step",
+    [
+        step_of("execute", command="false"),
+        step_of("execute", command="sleep 100", timeout=0.2),
+        step_of("open", path="~/missing"),
+        step_of("write_file", path="/etc/passwd", text=""),
+        step_of("write_file", path="~/../../etc/passwd", text=""),
+    ],
+)
 def test_failed_set_up_is_an_environment_failure(env, step):
     with pytest.raises(EnvFailure) as failure:
         env.reset(make_task({"func": "infeasible"}, [step]))
@@ -291,9 +303,14 @@ def test_nothing_is_left_after_close(sandbox):
         env.reset(IMPOSSIBLE)
 
 
-@pytest.mark.parametrize("victim, number", [
-    ("xserver", signal.SIGKILL), ("guest", signal.SIGKILL), ("xserver", signal.SIGSTOP),
-])
+@pytest.mark.parametrize(
+    "victim, number",
+    [
+        ("xserver", signal.SIGKILL),
+        ("guest", signal.SIGKILL),
+        ("xserver", signal.SIGSTOP),
+    ],
+)
 def test_faults_are_typed_bounded_and_repaired(env, victim, number):
     env.reset(OPEN_FILE)
     pid = env._xserver.process.pid if victim == "xserver" else env._guest.pid

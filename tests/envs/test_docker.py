@@ -19,11 +19,17 @@ from verl_gui.envs.registry import make_env
 # -- virtualization ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("flags, device, usable", [
-    ("fpu vme de vmx sse", True, True), ("fpu svm", True, True),
-    ("fpu vme de", True, False),  # the node exists and machines hang
-    ("fpu vmx", False, False), ("fpu vmxfoo", True, False), ("", True, False),
-])
+@pytest.mark.parametrize(
+    "flags, device, usable",
+    [
+        ("fpu vme de vmx sse", True, True),
+        ("fpu svm", True, True),
+        ("fpu vme de", True, False),  # the node exists and machines hang
+        ("fpu vmx", False, False),
+        ("fpu vmxfoo", True, False),
+        ("", True, False),
+    ],
+)
 def test_kvm_needs_the_processor_and_the_device(flags, device, usable, tmp_path):
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvmx flags\t: -\nflags\t\t: {flags}\n")
     if device:

@@ -84,10 +84,16 @@ def test_this_machine_needs_no_token(host):
     assert ServerSettings("desktop", host=host).token is None
 
 
-@pytest.mark.parametrize("wrong", [
-    {"capacity": 0}, {"port": 70_000}, {"token": "short"}, {"step_timeout_s": 0},
-    {"lease_ttl_s": float("inf")},
-])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"capacity": 0},
+        {"port": 70_000},
+        {"token": "short"},
+        {"step_timeout_s": 0},
+        {"lease_ttl_s": float("inf")},
+    ],
+)
 def test_settings_are_checked(wrong):
     with pytest.raises(ValueError):
         ServerSettings("desktop", **wrong)
@@ -110,6 +116,7 @@ def test_the_token_is_asked_for_everywhere():
 
 def test_requests_are_limited():
     with serving(max_request_bytes=1000, request_timeout_s=0.3) as url:
+
         def post(path, data=b"", headers=TYPED):
             return call("POST", url + path, timeout_s=5, data=data, headers=headers).status
 
@@ -214,12 +221,15 @@ def test_the_hung_environment_of_a_client_that_gave_up_is_killed():
 # -- the command ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments, why", [
-    (["desktop", "--host", "0.0.0.0"], "without a token"),
-    (["desktop", "--token-file", "/does/not/exist"], "No such file"),
-    (["desktop", "--options", "[1]"], "JSON object"),
-    (["desktop", "--num-envs", "0"], "capacity"),
-])
+@pytest.mark.parametrize(
+    "arguments, why",
+    [
+        (["desktop", "--host", "0.0.0.0"], "without a token"),
+        (["desktop", "--token-file", "/does/not/exist"], "No such file"),
+        (["desktop", "--options", "[1]"], "JSON object"),
+        (["desktop", "--num-envs", "0"], "capacity"),
+    ],
+)
 def test_a_wrong_command_line_is_refused(arguments, why, capsys, monkeypatch):
     monkeypatch.delenv("VERL_GUI_TOKEN", raising=False)
     assert cli.main(["env", "serve", *arguments]) == 2

@@ -100,12 +100,19 @@ def test_files_go_in_and_come_out_byte_for_byte(server, tmp_path):
     ]
 
 
-@pytest.mark.parametrize("path, data, status", [
-    ("/nothing", b"{}", 404), ("/execute", b"{}", 400), ("/execute", b"no json", 400),
-    ("/execute", b"[1]", 400),
-    ("/wallpaper", b"", 501), ("/start_recording", b"", 501), ("/setup/open_file", b'{"path": "/no"}', 404),
-    ("/setup/upload", b"", 400),
-])
+@pytest.mark.parametrize(
+    "path, data, status",
+    [
+        ("/nothing", b"{}", 404),
+        ("/execute", b"{}", 400),
+        ("/execute", b"no json", 400),
+        ("/execute", b"[1]", 400),
+        ("/wallpaper", b"", 501),
+        ("/start_recording", b"", 501),
+        ("/setup/open_file", b'{"path": "/no"}', 404),
+        ("/setup/upload", b"", 400),
+    ],
+)
 def test_what_it_cannot_do_is_said(path, data, status, server):
     found, body = post(server + path, data=data)
     assert found == status and json.loads(body)["status"] == "error"

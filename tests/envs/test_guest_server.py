@@ -107,12 +107,17 @@ def test_windows_are_opened_activated_measured_and_closed(machine, client):
         client.post("/setup/open_file", {"path": "~/nothing"}, kind="reset")
 
 
-@pytest.mark.parametrize("method, path, body, status", [
-    ("GET", "/accessibility", None, 501), ("GET", "/terminal", None, 501),
-    ("POST", "/wallpaper", None, 501),
-    ("GET", "/nothing", None, 404), ("POST", "/execute", {}, 400),
-    ("POST", "/run_python", {"code": "1/0"}, 200),
-])
+@pytest.mark.parametrize(
+    "method, path, body, status",
+    [
+        ("GET", "/accessibility", None, 501),
+        ("GET", "/terminal", None, 501),
+        ("POST", "/wallpaper", None, 501),
+        ("GET", "/nothing", None, 404),
+        ("POST", "/execute", {}, 400),
+        ("POST", "/run_python", {"code": "1/0"}, 200),
+    ],
+)
 def test_what_it_cannot_do_is_said(machine, method, path, body, status):
     answer = request(machine, method, path, body)
     assert answer.status == status and json.loads(answer.body)["status"] == "error"

@@ -120,7 +120,7 @@ def test_wrong_click_ends_the_episode_without_reward(env):
 def test_partial_reward_is_kept(env):
     env.reset(task("click-checkboxes"), seed=2)
     boxes = env.script("document.querySelectorAll('#boxes input').length")
-    wanted = env.script("core.getUtterance()")[len("Select "):-len(" and click Submit.")].split(", ")
+    wanted = env.script("core.getUtterance()")[len("Select ") : -len(" and click Submit.")].split(", ")
     submit = next(element for element in elements(env) if element["text"] == "Submit")
     env.step([click(*submit["spot"])])
     wrong = 0 if wanted == ["nothing"] else len(wanted)
@@ -306,14 +306,17 @@ def fragile():
     env.close()
 
 
-@pytest.mark.parametrize("victim, number, kinds", [
-    ("xserver", signal.SIGKILL, {"dead"}),
-    ("browser", signal.SIGKILL, {"dead"}),
-    ("renderer", signal.SIGKILL, {"dead"}),
-    ("browser", signal.SIGSTOP, {"timeout"}),
-    ("renderer", signal.SIGSTOP, {"timeout"}),
-    ("xserver", signal.SIGSTOP, {"dead", "timeout"}),
-])
+@pytest.mark.parametrize(
+    "victim, number, kinds",
+    [
+        ("xserver", signal.SIGKILL, {"dead"}),
+        ("browser", signal.SIGKILL, {"dead"}),
+        ("renderer", signal.SIGKILL, {"dead"}),
+        ("browser", signal.SIGSTOP, {"timeout"}),
+        ("renderer", signal.SIGSTOP, {"timeout"}),
+        ("xserver", signal.SIGSTOP, {"dead", "timeout"}),
+    ],
+)
 def test_faults_are_typed_bounded_and_repaired(fragile, victim, number, kinds):
     pid = {"xserver": lambda: fragile._xserver.process.pid, "browser": lambda: main_process(fragile).pid,
            "renderer": lambda: renderer(fragile).pid}[victim]()  # fmt: skip

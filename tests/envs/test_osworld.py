@@ -50,19 +50,22 @@ def guest(**answers):
 PICTURE = png()
 
 
-@pytest.mark.parametrize("answer, kind", [
-    (says(http(200, "text/html", b"<html>Bad gateway</html>")), "screenshot"),
-    (says(http(200, "image/png", PICTURE[: len(PICTURE) // 2])), "screenshot"),  # half a picture
-    (says(http(200, "image/png", PICTURE[:50], length=len(PICTURE))), "screenshot"),  # connection cut
-    (says(http(200, "image/png", PICTURE[:-20] + b"\0" * 20)), "screenshot"),
-    (says(http(200, "image/png", b"")), "screenshot"),
-    (says(http(200, "image/png", png((32, 32)))), "screenshot"),
-    (says(http(500, "text/html", b"<h1>Internal Server Error</h1>")), "screenshot"),
-    (says(http(500, "image/png", PICTURE)), "screenshot"),
-    (says(b""), "screenshot"),
-    (says_nothing, "timeout"),
-    (slow_drip(http(200, "image/png", PICTURE * 1000)), "timeout"),
-])
+@pytest.mark.parametrize(
+    "answer, kind",
+    [
+        (says(http(200, "text/html", b"<html>Bad gateway</html>")), "screenshot"),
+        (says(http(200, "image/png", PICTURE[: len(PICTURE) // 2])), "screenshot"),  # half a picture
+        (says(http(200, "image/png", PICTURE[:50], length=len(PICTURE))), "screenshot"),  # connection cut
+        (says(http(200, "image/png", PICTURE[:-20] + b"\0" * 20)), "screenshot"),
+        (says(http(200, "image/png", b"")), "screenshot"),
+        (says(http(200, "image/png", png((32, 32)))), "screenshot"),
+        (says(http(500, "text/html", b"<h1>Internal Server Error</h1>")), "screenshot"),
+        (says(http(500, "image/png", PICTURE)), "screenshot"),
+        (says(b""), "screenshot"),
+        (says_nothing, "timeout"),
+        (slow_drip(http(200, "image/png", PICTURE * 1000)), "timeout"),
+    ],
+)
 def test_what_is_no_screenshot_is_a_failure_in_time(answer, kind, monkeypatch):
     monkeypatch.setattr("verl_gui.envs.osworld.client.SCREENSHOT_TIMEOUT_S", 0.5 if kind == "timeout" else 20)
     with raw_server(answer) as url:
@@ -73,14 +76,17 @@ def test_what_is_no_screenshot_is_a_failure_in_time(answer, kind, monkeypatch):
         assert time.monotonic() - began < 25
 
 
-@pytest.mark.parametrize("answer, kind", [
-    (says(http(200, "text/html", b"<html>")), "step"),
-    (says(http(500, JSON, b'{"status": "error"}')), "step"),
-    (says(http(200, JSON, b"[]")), "step"),
-    (says(http(200, JSON, b'{"output": null, "returncode": 0}')), "step"),
-    (says(http(200, JSON, b'{"output": "", "returncode"', length=500)), "step"),
-    (says_nothing, "timeout"),
-])
+@pytest.mark.parametrize(
+    "answer, kind",
+    [
+        (says(http(200, "text/html", b"<html>")), "step"),
+        (says(http(500, JSON, b'{"status": "error"}')), "step"),
+        (says(http(200, JSON, b"[]")), "step"),
+        (says(http(200, JSON, b'{"output": null, "returncode": 0}')), "step"),
+        (says(http(200, JSON, b'{"output": "", "returncode"', length=500)), "step"),
+        (says_nothing, "timeout"),
+    ],
+)
 def test_what_is_no_result_of_a_command_is_a_failure(answer, kind):
     with raw_server(answer) as url, pytest.raises(EnvFailure) as failure:
         GuestClient(url).execute(["true"], kind="step", timeout_s=0.5 if kind == "timeout" else 20)
@@ -163,11 +169,14 @@ def test_downloads_are_kept_and_uploaded_byte_for_byte(tmp_path):
     assert len(uploads) == 2 and all(content in body and b"/home/user/f.bin" in body for body in uploads)
 
 
-@pytest.mark.parametrize("step, why", [
-    (("download", {"files": [{"url": "http://127.0.0.1:9/f", "path": "/x"}]}), "cannot download"),
-    (("upload_file", {"files": [{"local_path": "/does/not/exist", "path": "/x"}]}), "cannot read"),
-    (("open", {"path": "/x"}), "open_file"),
-])
+@pytest.mark.parametrize(
+    "step, why",
+    [
+        (("download", {"files": [{"url": "http://127.0.0.1:9/f", "path": "/x"}]}), "cannot download"),
+        (("upload_file", {"files": [{"local_path": "/does/not/exist", "path": "/x"}]}), "cannot read"),
+        (("open", {"path": "/x"}), "open_file"),
+    ],
+)
 def test_a_failed_step_fails_the_reset_and_names_it(step, why, tmp_path):
     answer, _ = guest(__setup__open_file=http(500, JSON, b"{}"))
     with raw_server(answer, with_request=True) as url, pytest.raises(EnvFailure, match=why) as failure:
@@ -213,14 +222,21 @@ def fake_python(tmp_path):
     return str(python)
 
 
-@pytest.mark.parametrize("infeasible, last, goal, expected", [
-    *((case["infeasible"], case["last"], case["goal"], case["expect"])
-      for case in CASES if case["kind"] == "env_score"),
-    (True, "FAIL", False, 1.0),
-    (False, "DONE", False, 0.0),
-    (True, None, False, 0.0), (False, None, True, 1.0),  # ended by the step limit
-    (True, "CALL_USER", False, 1.0),
-])
+@pytest.mark.parametrize(
+    "infeasible, last, goal, expected",
+    [
+        *(
+            (case["infeasible"], case["last"], case["goal"], case["expect"])
+            for case in CASES
+            if case["kind"] == "env_score"
+        ),
+        (True, "FAIL", False, 1.0),
+        (False, "DONE", False, 0.0),
+        (True, None, False, 0.0),
+        (False, None, True, 1.0),  # ended by the step limit
+        (True, "CALL_USER", False, 1.0),
+    ],
+)
 def test_score_rules(infeasible, last, goal, expected, fake_python, tmp_path):
     kinds = {"DONE": ActionType.FINISHED, "FAIL": ActionType.FAIL, "CALL_USER": ActionType.CALL_USER}
     answer, _ = guest()
@@ -301,14 +317,17 @@ def test_a_used_guest_is_reverted_or_refused(tmp_path):
 # -- the scoring process ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("body, kind", [
-    ("", "reset"),  # no such package, say
-    ("say('{}')", "dead"),
-    ("say('{}'); hear(); time.sleep(60)", "timeout"),
-    ("say('{}'); hear(); say('{\"score\": 7}'); time.sleep(60)", "evaluate"),
-    ("say('{}'); hear(); say('{\"error\": \"KeyError\"}'); time.sleep(60)", "evaluate"),
-    ("say('{}'); hear(); say('nonsense'); time.sleep(60)", "dead"),
-])
+@pytest.mark.parametrize(
+    "body, kind",
+    [
+        ("", "reset"),  # no such package, say
+        ("say('{}')", "dead"),
+        ("say('{}'); hear(); time.sleep(60)", "timeout"),
+        ("say('{}'); hear(); say('{\"score\": 7}'); time.sleep(60)", "evaluate"),
+        ("say('{}'); hear(); say('{\"error\": \"KeyError\"}'); time.sleep(60)", "evaluate"),
+        ("say('{}'); hear(); say('nonsense'); time.sleep(60)", "dead"),
+    ],
+)
 def test_a_scoring_process_that_breaks_is_a_failure(body, kind, tmp_path):
     python = tmp_path / "python"
     code = """import os, sys, time

@@ -48,11 +48,20 @@ def test_the_unmodified_client(python):
         machine.close()
     tree = {"name": "up", "type": "directory", "children": [{"name": "x.bin", "type": "file"}]}
     assert found == {
-        "png": True, "platform": "Linux", "screen": {"width": 1280, "height": 720},
-        "desktop": "/home/user/Desktop", "python": "42\n", "bash": 3, "setup": True,
-        "file": True, "tree": tree,
+        "png": True,
+        "platform": "Linux",
+        "screen": {"width": 1280, "height": 720},
+        "desktop": "/home/user/Desktop",
+        "python": "42\n",
+        "bash": 3,
+        "setup": True,
+        "file": True,
+        "tree": tree,
         "instruction": json.loads(TASK_FILE.read_text())["instruction"],
-        "before": 0.0, "step": True, "after": 1.0, "after_fail": 0,
+        "before": 0.0,
+        "step": True,
+        "after": 1.0,
+        "after_fail": 0,
     }
 
 

@@ -40,10 +40,16 @@ def test_an_episode_in_another_interpreter(python):
         env.reset(Task(id="t"))
 
 
-@pytest.mark.parametrize("fault, kind", [
-    ("raise", "step"), ("die", "dead"), ("hang", "timeout"),
-    ("half_png", "screenshot"), ("no_png", "screenshot"),
-])
+@pytest.mark.parametrize(
+    "fault, kind",
+    [
+        ("raise", "step"),
+        ("die", "dead"),
+        ("hang", "timeout"),
+        ("half_png", "screenshot"),
+        ("no_png", "screenshot"),
+    ],
+)
 def test_after_a_failure_the_process_is_new(fault, kind, python):
     env = ProcessEnv(python, "fault_env:FaultEnv", {}, step_timeout_s=0.5)
     broken = env.reset(faulty_task(fault)).info["pid"]

@@ -25,28 +25,37 @@ def importable(monkeypatch):
 # -- messages ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("message, kind", [
-    (wire.ResetCall({"id": "t"}, 7), wire.EnvCall),
-    (wire.StepCall((Action(ActionType.CLICK, x=1, y=2), Action(ActionType.WAIT))), wire.EnvCall),
-    (wire.StepCall((Action(ActionType.HOTKEY, keys=("ctrl", "c")),)), wire.EnvCall),
-    (wire.StepCall((Action(ActionType.TYPE, text="日本語 \n'\"\\"),)), wire.EnvCall),
-    (wire.EvaluateCall(), wire.EnvCall),
-    (wire.Seen(b"\x89PNG", {"a": [1, None, "x"]}, 1.5, True, {"settled": True}), wire.Answer),
-    (wire.Failed("timeout", "late"), wire.Answer),
-    (GRANT, wire.LeaseGrant),
-])
+@pytest.mark.parametrize(
+    "message, kind",
+    [
+        (wire.ResetCall({"id": "t"}, 7), wire.EnvCall),
+        (wire.StepCall((Action(ActionType.CLICK, x=1, y=2), Action(ActionType.WAIT))), wire.EnvCall),
+        (wire.StepCall((Action(ActionType.HOTKEY, keys=("ctrl", "c")),)), wire.EnvCall),
+        (wire.StepCall((Action(ActionType.TYPE, text="日本語 \n'\"\\"),)), wire.EnvCall),
+        (wire.EvaluateCall(), wire.EnvCall),
+        (wire.Seen(b"\x89PNG", {"a": [1, None, "x"]}, 1.5, True, {"settled": True}), wire.Answer),
+        (wire.Failed("timeout", "late"), wire.Answer),
+        (GRANT, wire.LeaseGrant),
+    ],
+)
 def test_messages_arrive_as_they_were(message, kind):
     assert wire.decode(wire.encode(message), kind) == message
 
 
-@pytest.mark.parametrize("data", [
-    b"", b"<html>", b"\x80\x04\x95.",
-    wire.encode({"type": "step"}), wire.encode({"type": "exec", "code": "1"}),
-    wire.encode({"type": "step", "actions": [{"type": "click"}]}),  # an action without its place
-    wire.encode({"type": "step", "actions": [{"type": "type", "text": "\x00"}]}),
-    wire.encode(wire.Scored(1.0)),  # an answer is no call
-    wire.encode(wire.StartCall("os:system", {})),  # clients cannot choose what is built
-])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"<html>",
+        b"\x80\x04\x95.",
+        wire.encode({"type": "step"}),
+        wire.encode({"type": "exec", "code": "1"}),
+        wire.encode({"type": "step", "actions": [{"type": "click"}]}),  # an action without its place
+        wire.encode({"type": "step", "actions": [{"type": "type", "text": "\x00"}]}),
+        wire.encode(wire.Scored(1.0)),  # an answer is no call
+        wire.encode(wire.StartCall("os:system", {})),  # clients cannot choose what is built
+    ],
+)
 def test_what_is_no_call_is_refused(data):
     with pytest.raises(wire.WireError):
         wire.decode(data, wire.EnvCall)
@@ -57,12 +66,15 @@ def test_only_plain_data_is_sent():
         wire.encode(wire.Seen(b"", {"env": object()}, 0.0))
 
 
-@pytest.mark.parametrize("error, expected", [
-    (EnvFailure("dead", "gone"), wire.Failed("dead", "gone")),
-    (TaskFormatError("f", "config", "no"), wire.BadTask("f", "config", "no")),
-    (RuntimeError("no episode"), wire.Refused("no episode")),
-    (KeyError("bug"), wire.Failed("step", "KeyError: 'bug'")),
-])
+@pytest.mark.parametrize(
+    "error, expected",
+    [
+        (EnvFailure("dead", "gone"), wire.Failed("dead", "gone")),
+        (TaskFormatError("f", "config", "no"), wire.BadTask("f", "config", "no")),
+        (RuntimeError("no episode"), wire.Refused("no episode")),
+        (KeyError("bug"), wire.Failed("step", "KeyError: 'bug'")),
+    ],
+)
 def test_errors_keep_their_type(error, expected):
     answer = wire.failure_of(error, "step")
     assert answer == expected
@@ -94,12 +106,19 @@ def test_an_episode_over_http():
             env.reset(Task(id="t"))
 
 
-@pytest.mark.parametrize("fault, at, kind", [
-    ("raise", "reset", "reset"), ("raise", "step", "step"), ("bug", "evaluate", "evaluate"),
-    ("half_png", "step", "screenshot"), ("no_png", "reset", "screenshot"),
-    ("wrong_size", "step", "screenshot"),
-    ("die", "step", "dead"), ("hang", "evaluate", "timeout"),
-])
+@pytest.mark.parametrize(
+    "fault, at, kind",
+    [
+        ("raise", "reset", "reset"),
+        ("raise", "step", "step"),
+        ("bug", "evaluate", "evaluate"),
+        ("half_png", "step", "screenshot"),
+        ("no_png", "reset", "screenshot"),
+        ("wrong_size", "step", "screenshot"),
+        ("die", "step", "dead"),
+        ("hang", "evaluate", "timeout"),
+    ],
+)
 def test_failures_over_there_are_failures_here_and_the_next_reset_is_fresh(fault, at, kind):
     with serving(evaluate_timeout_s=0.3) as url:
         env = RemoteEnv(url)
@@ -199,22 +218,25 @@ PROXY_PAGE = http(200, "text/html", b"<html>Login</html>")
 NO_MESSAGE = http(200, wire.CONTENT_TYPE, b"<html>")
 
 
-@pytest.mark.parametrize("answer, kind", [
-    (says(PROXY_PAGE), "step"),
-    (says(NO_MESSAGE), "step"),
-    (says(http(500, "text/plain", b"Internal Server Error")), "step"),
-    (says(http(302, "text/plain", b"")), "step"),
-    (says(http(200, wire.CONTENT_TYPE, wire.encode(wire.Scored(1.0)))), "step"),  # of another question
-    (says(http(200, wire.CONTENT_TYPE, b"\x87", length=1000)), "dead"),  # cut off
-    (says(b"SSH-2.0-OpenSSH\r\n"), "dead"),
-    (says(b""), "dead"),
-    (says_nothing, "timeout"),
-    (slow_drip(b"HTTP/1.1 200 OK\r\nX-Header: " + b"x" * 10_000), "timeout"),
-    (slow_drip(http(200, wire.CONTENT_TYPE, b"y" * 10_000)), "timeout"),
-    (says(http(200, wire.CONTENT_TYPE, wire.encode(wire.Seen(png()[:60], {}, 0.0)))), "screenshot"),
-    (says(http(200, wire.CONTENT_TYPE, wire.encode(wire.Seen(b"<html>", {}, 0.0)))), "screenshot"),
-    (says(http(200, wire.CONTENT_TYPE, wire.encode(wire.Seen(png((32, 32)), {}, 0.0)))), "screenshot"),
-])
+@pytest.mark.parametrize(
+    "answer, kind",
+    [
+        (says(PROXY_PAGE), "step"),
+        (says(NO_MESSAGE), "step"),
+        (says(http(500, "text/plain", b"Internal Server Error")), "step"),
+        (says(http(302, "text/plain", b"")), "step"),
+        (says(http(200, wire.CONTENT_TYPE, wire.encode(wire.Scored(1.0)))), "step"),  # of another question
+        (says(http(200, wire.CONTENT_TYPE, b"\x87", length=1000)), "dead"),  # cut off
+        (says(b"SSH-2.0-OpenSSH\r\n"), "dead"),
+        (says(b""), "dead"),
+        (says_nothing, "timeout"),
+        (slow_drip(b"HTTP/1.1 200 OK\r\nX-Header: " + b"x" * 10_000), "timeout"),
+        (slow_drip(http(200, wire.CONTENT_TYPE, b"y" * 10_000)), "timeout"),
+        (says(http(200, wire.CONTENT_TYPE, wire.encode(wire.Seen(png()[:60], {}, 0.0)))), "screenshot"),
+        (says(http(200, wire.CONTENT_TYPE, wire.encode(wire.Seen(b"<html>", {}, 0.0)))), "screenshot"),
+        (says(http(200, wire.CONTENT_TYPE, wire.encode(wire.Seen(png((32, 32)), {}, 0.0)))), "screenshot"),
+    ],
+)
 def test_whatever_a_server_answers_is_a_failure_in_time(answer, kind, monkeypatch):
     monkeypatch.setattr("verl_gui.envs.remote.env._MARGIN_S", 0.3 if kind == "timeout" else 20)
     grant = http(201, wire.CONTENT_TYPE, wire.encode(GRANT))

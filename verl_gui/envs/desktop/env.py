@@ -24,7 +24,6 @@ from verl_gui.tasks.task import Task
 
 logger = logging.getLogger(__name__)
 
-_MANAGER_TIMEOUT_S = 20.0
 _MIB = 1 << 20
 
 # A blinking caret would make equal states look different, and a settled screen look busy.
@@ -181,11 +180,7 @@ class DesktopEnv:
         self._guest.write_file(".config/openbox/rc.xml", rules)
         self._windows = WindowManager(self._xserver.display, self._xserver.authority)
         self._guest.start(["openbox"])
-        deadline = time.monotonic() + _MANAGER_TIMEOUT_S
-        while not self._windows.ready():
-            if time.monotonic() > deadline:
-                raise EnvFailure("reset", "openbox did not start; is the openbox package installed?")
-            time.sleep(0.003)
+        self._windows.wait_until_managed()
         self._executor = X11Executor(self._xserver.display, str(self._xserver.authority))
 
     def _resume(self) -> None:

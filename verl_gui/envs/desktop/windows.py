@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,10 +56,20 @@ class WindowManager:
         except DisplayGoneError as gone:
             raise EnvFailure("dead", str(gone)) from gone
 
-    def ready(self) -> bool:
-        """Whether a window manager manages windows yet."""
-        with self._bounded("looking for the window manager"):
-            return self._client_list() is not None
+    def wait_until_managed(self, timeout_s: float = 20.0) -> None:
+        """Return as soon as a window manager manages windows.
+
+        Raises:
+            EnvFailure: ``reset``; there is none within ``timeout_s``.
+        """
+        latest = time.monotonic() + timeout_s
+        while True:
+            with self._bounded("looking for the window manager"):
+                if self._client_list() is not None:
+                    return
+            if time.monotonic() > latest:
+                raise EnvFailure("reset", "openbox did not start; is the openbox package installed?")
+            time.sleep(0.003)
 
     def windows(self) -> list[Window]:
         """The managed windows, oldest first."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from verl_gui.envs.base import EnvFailure
 from verl_gui.envs.cgroups import ControlGroup
+from verl_gui.envs.desktop.windows import WindowManager
 from verl_gui.envs.leftovers import private_directory
 from verl_gui.envs.remote.http import HttpCallError, call
 from verl_gui.envs.sandbox import SandboxedProcess, SandboxSpec, choose_mode
@@ -149,20 +150,27 @@ class GuestMachine:
         server = ["/usr/bin/python3", "-m", "guest_server", "--fd", str(listener.fileno())]
         command = [*server, "--openbox-config", _CONFIG]
         self._process = SandboxedProcess(command, spec, mode="bwrap", pass_fds=[listener.fileno()])
-        self._wait()
+        self._wait(xserver)
 
-    def _wait(self) -> None:
+    def _wait(self, xserver: XServer) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while self.alive():
             try:
                 if call("GET", f"{self.url}/screenshot", timeout_s=_START_TIMEOUT_S).status == 200:
-                    return
+                    break
             except HttpCallError as error:
                 logger.debug("the guest does not answer yet: %s", error)
             if time.monotonic() > deadline:
                 raise EnvFailure("reset", f"the guest did not answer within {_START_TIMEOUT_S:g} s")
             time.sleep(0.02)
-        raise EnvFailure("reset", "the guest server ended at once; is python3 in /usr/bin?")
+        else:
+            raise EnvFailure("reset", "the guest server ended at once; is python3 in /usr/bin?")
+        # A window that opens before the window manager runs is placed and drawn in another way.
+        manager = WindowManager(xserver.display, xserver.authority)
+        try:
+            manager.wait_until_managed()
+        finally:
+            manager.close()
 
 
 def _authority(xserver: XServer) -> bytes:
