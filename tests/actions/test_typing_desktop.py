@@ -6,6 +6,7 @@ VERL_GUI_PYAUTOGUI_PYTHON, or in this one; either must have pyautogui and pyperc
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import struct
@@ -17,10 +18,12 @@ from pathlib import Path
 
 import pytest
 from shared_cases import cases
+from Xlib import X, error
 
 from verl_gui.actions import Action, ActionType, DisplayGoneError, to_pyautogui
 from verl_gui.actions.x11 import X11Executor
 from verl_gui.actions.x11_clipboard import CLIPBOARD, Offer, read_selection, text_contents
+from verl_gui.actions.x11_display import open_display
 
 pytestmark = pytest.mark.desktop
 T = ActionType
@@ -37,6 +40,7 @@ TEXTS = [
 TEXT_FIELD = """
 import sys, tkinter
 root = tkinter.Tk()
+root.title(sys.argv[1])
 root.geometry("600x400+0+0")
 text = tkinter.Text(root)
 text.pack(fill="both", expand=True)
@@ -82,6 +86,8 @@ class Desktop:
         # libX11 looks for the entry of this host (family 256) and display.
         self.xauthority.write_bytes(_cookie_entry(number.encode(), cookie))
         self.start("openbox")
+        self._watch = open_display(self.name, str(self.xauthority))
+        wait_for(lambda: self._root_property("_NET_CLIENT_LIST") is not None, "the window manager")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -94,10 +100,25 @@ class Desktop:
         self._processes.append(process)
         return process
 
+    def windows(self) -> list[str]:
+        """Titles of the windows the window manager knows, the one with the focus first."""
+        active = self._root_property("_NET_ACTIVE_WINDOW") or [0]
+        known = sorted(self._root_property("_NET_CLIENT_LIST") or [], key=lambda window: window != active[0])
+        titles = [""] if active[0] not in known else []
+        for window in known:
+            with contextlib.suppress(error.BadWindow):  # closed meanwhile
+                titles.append(self._watch.create_resource_object("window", window).get_wm_name() or "")
+        return titles
+
+    def _root_property(self, name: str) -> list[int] | None:
+        found = self._watch.screen().root.get_full_property(self._watch.intern_atom(name), X.AnyPropertyType)
+        return None if found is None else list(found.value)
+
     def executor(self, **options: float) -> X11Executor:
         return X11Executor(self.name, str(self.xauthority), **options)
 
     def stop(self) -> None:
+        self._watch.close()
         for process in [*reversed(self._processes), self.server]:
             process.terminate()
             process.wait(10)
@@ -123,7 +144,10 @@ class TextField:
         self._events = desktop.folder / f"events-{time.monotonic_ns()}"
         self._events.touch()
         self.process = desktop.start(sys.executable, "-c", TEXT_FIELD, str(self._content), str(self._events))
-        wait_for(lambda: "focus" in self.events(), "the text field")
+        # A window that closed just before can take the focus along, so it must have gone too.
+        wait_for(
+            lambda: "focus" in self.events() and desktop.windows() == [str(self._content)], "the text field"
+        )
 
     def content(self) -> str:
         return self._content.read_text(encoding="utf-8") if self._content.exists() else ""
