@@ -1,102 +1,16 @@
 """The report in a real browser: it opens without an error, can be gone through, runs no foreign script."""
 
-import json
-import os
-import shutil
-import subprocess
-from pathlib import Path
-
 import pytest
+from headless import Browser
 
-from verl_gui.envs.cdp import CdpPipe
 from verl_gui.report import build_report
 
 pytestmark = pytest.mark.desktop
 
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-background-networking",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--enable-logging=stderr",
-    "--window-size=1366,768",
-    "--remote-debugging-pipe",
-]
-LOADED = "new Promise(done => document.readyState === 'complete' ? done() : addEventListener('load', done))"
 ANSWERS = "[...document.querySelectorAll('.strip button')]"
 ENTRIES = "[...document.querySelectorAll('.entry')]"
 ROWS = "[...document.querySelectorAll('tbody tr')]"
 CURRENT = ".findIndex(b => b.getAttribute('aria-current') === 'true')"
-
-
-class Browser:
-    """A page of a headless Chromium, spoken to over pipes."""
-
-    def __init__(self, directory: Path) -> None:
-        chromium = shutil.which("chromium") or shutil.which("google-chrome")
-        assert chromium, "Chromium is needed; Debian's package is called chromium"
-        self.log = directory / "browser.log"
-        to_browser, ours_out = os.pipe()
-        ours_in, from_browser = os.pipe()
-        redirect = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    "bash",
-                    "-c",
-                    redirect,
-                    "-",
-                    chromium,
-                    *FLAGS,
-                    f"--user-data-dir={directory / 'profile'}",
-                    "about:blank",
-                ],
-                pass_fds=[to_browser, from_browser],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        os.close(to_browser)
-        os.close(from_browser)
-        self.pipe = CdpPipe(ours_out, ours_in)
-        target = self.pipe.call("Target.createTarget", {"url": "about:blank"}, timeout_s=60)["targetId"]
-        attached = {"targetId": target, "flatten": True}
-        self.session = self.pipe.call("Target.attachToTarget", attached, timeout_s=30)["sessionId"]
-
-    def call(self, method: str, **parameters: object) -> dict:
-        return self.pipe.call(method, parameters, session=self.session, timeout_s=60)
-
-    def open(self, path: Path, anchor: str = "") -> None:
-        for url in ("about:blank", f"{path.as_uri()}{anchor}"):  # another anchor alone would load nothing
-            self.call("Page.navigate", url=url)
-        self.call("Runtime.evaluate", expression=LOADED, awaitPromise=True)
-
-    def value(self, expression: str) -> object:
-        result = self.call("Runtime.evaluate", expression=f"JSON.stringify({expression})", returnByValue=True)
-        assert "exceptionDetails" not in result, result["exceptionDetails"]
-        return json.loads(result["result"].get("value", "null"))
-
-    def press(self, key: str) -> None:
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key)
-
-    def prefer(self, scheme: str) -> None:
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-
-    def complaints(self) -> list[str]:
-        return [line for line in self.log.read_text(errors="replace").splitlines() if "CONSOLE" in line]
-
-    def close(self) -> None:
-        self.pipe.close()
-        self.process.terminate()
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
 
 @pytest.fixture
@@ -173,9 +87,7 @@ def test_actions_are_drawn_where_they_happened(browser, run_dir):
     number = next(i for i, (_, kind, _) in enumerate(data) if kind == "failure")
     action = data[number][2][0]
     browser.open(run_dir / "report.html", f"#episode={number}")
-    ring = (
-        "['cx', 'cy'].map(n => Number(document.querySelector('.screen circle.mark').getAttribute(n)))"
-    )
+    ring = "['cx', 'cy'].map(n => Number(document.querySelector('.screen circle.mark').getAttribute(n)))"
     assert browser.value(ring) == [action["x"], action["y"]]
     assert "click (" in browser.value("document.querySelector('.caption').textContent")
     browser.press("ArrowRight")

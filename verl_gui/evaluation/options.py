@@ -61,6 +61,12 @@ def add_run_options(parser: argparse.ArgumentParser, *, runs: int, policy: str |
     parser.add_argument(
         "--vllm-args", default="", metavar="ARGS", help="more arguments of `vllm serve`, in one string"
     )
+    parser.add_argument(
+        "--person-port", type=_natural, default=8770, metavar="PORT", help="of the page for a person (8770)"
+    )
+    parser.add_argument(
+        "--person-timeout", type=float, default=900.0, metavar="S", help="longest wait for a person (900)"
+    )
     parser.add_argument("--expert-grid", type=_positive, default=1, help=argparse.SUPPRESS)
 
 
@@ -78,6 +84,8 @@ def policy_options(options: argparse.Namespace) -> Any:
         request_retries=options.request_retries,
         vllm_arguments=tuple(shlex.split(options.vllm_args)),
         expert_grid=options.expert_grid,
+        person_port=options.person_port,
+        person_timeout_s=options.person_timeout,
     )
 
 

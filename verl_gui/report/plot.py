@@ -20,6 +20,7 @@ def build_plot(run_dir: str | os.PathLike[str], out: str | os.PathLike[str] | No
         ImportError: matplotlib is missing; it comes with ``pip install verl-gui[report]``.
     """
     from matplotlib.figure import Figure  # no pyplot: nothing global, no display
+    from matplotlib.ticker import MaxNLocator
 
     steps = metrics.read_metrics(run_dir)
     curves = {
@@ -35,6 +36,7 @@ def build_plot(run_dir: str | os.PathLike[str], out: str | os.PathLike[str] | No
             axes.plot(*zip(*points, strict=True), style, label=label, markersize=4)
     axes.set(xlabel="training step", ylabel="success rate")
     axes.set_ylim(min(0.0, axes.get_ylim()[0]), max(1.0, axes.get_ylim()[1]))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)

@@ -71,10 +71,17 @@ def add_commands(subparsers: Any) -> None:
 
     record = commands.add_parser(
         "record",
-        help="let the scripted expert play tasks and keep its successes as trajectories",
+        help="let the scripted expert, or a person, play tasks and keep the successes as trajectories",
         epilog=SOURCES_HELP,
     )
     add_run_options(record, runs=1, policy="expert")
+    record.add_argument(
+        "--person",
+        dest="policy",
+        action="store_const",
+        const="person",
+        help="a person plays, in a web page whose address is printed",
+    )
     record.set_defaults(run=_record)
 
 

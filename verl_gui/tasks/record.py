@@ -1,4 +1,4 @@
-"""Demonstrations: the successes of the scripted expert, as trajectories.
+"""Demonstrations: the successes of the scripted expert or a person, as trajectories.
 
 A directory of them is read by :func:`verl_gui.rollout.trajectory.read_trajectories`, as a run's own
 trajectories are, so the viewer shows them, ``replay import`` takes them, and

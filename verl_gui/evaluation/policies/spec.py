@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from verl_gui.evaluation.policies.base import Policy, PolicySetupError
 
 POLICY_HELP = (
     "directory of a checkpoint (served by vLLM for the time being), URL of an OpenAI-compatible endpoint "
-    "(with --model), `expert` (a script that knows the solution) or `random` (clicks)"
+    "(with --model), `expert` (a script that knows the solution), `random` (clicks) or `person` (a web page)"
 )
 
 
@@ -33,6 +34,8 @@ class PolicyOptions:
         request_timeout_s: longest wait for one answer. request_retries: repeats of a failed request.
         vllm_arguments: more arguments of ``vllm serve``.
         expert_grid: pixels between the coordinates that the expert uses.
+        person_port: loopback port of the page at which a person plays; 0 takes a free one.
+        person_timeout_s: longest wait for what the person does next.
     """
 
     policy: str
@@ -44,6 +47,8 @@ class PolicyOptions:
     request_retries: int = 4
     vllm_arguments: tuple[str, ...] = ()
     expert_grid: int = 1
+    person_port: int = 8770
+    person_timeout_s: float = 900.0
 
     @property
     def is_endpoint(self) -> bool:
@@ -55,7 +60,7 @@ class PolicyOptions:
         settings: dict[str, Any] = {"policy": self.policy, "model": self.model}
         if self.policy == "expert":
             settings["expert_grid"] = self.expert_grid
-        elif self.policy != "random":
+        elif self.policy not in ("random", "person"):
             settings |= {"temperature": self.temperature, "top_p": self.top_p}
             if not self.is_endpoint:
                 settings["policy"] = str(Path(self.policy).absolute())
@@ -63,7 +68,9 @@ class PolicyOptions:
 
 
 def environments_for(options: PolicyOptions, env: EnvPoolConfig) -> EnvPoolConfig:
-    """The environments that the policy needs: the expert whispers through a backend of its own."""
+    """The environments that the policy needs: one screen for a person, a whisper for the expert."""
+    if options.policy == "person":
+        return EnvPoolConfig(**{**env.__dict__, "num_envs": 1, "spares": 0})
     if options.policy != "expert":
         return env
     wrapped = {"backend": env.backend, "grid": options.expert_grid, "options": dict(env.options)}
@@ -106,6 +113,15 @@ def _make(
         return RandomPolicy(rollout.grammar)
     if options.policy == "expert":
         return ExpertPolicy(rollout.grammar)
+    if options.policy == "person":
+        from verl_gui.evaluation.policies.person import Desk, PersonPolicy
+        from verl_gui.evaluation.policies.person_page import serve
+
+        desk = Desk(rollout.grammar)
+        address = started.enter_context(serve(desk, options.person_port))
+        sys.stdout.write(f"play at {address}\n")
+        sys.stdout.flush()
+        return PersonPolicy(desk, options.person_timeout_s)
 
     from verl_gui.evaluation.policies.endpoint import EndpointConfig, EndpointPolicy
 
