@@ -79,11 +79,14 @@ class ReportConfig:
     """One in so many training episodes is recorded."""
     validate_every: int = 1
     """One in so many validation episodes is recorded."""
+    track: int = 0
+    """So many recorded episodes of every step and validation become pictures in TensorBoard and W&B, where
+    ``trainer.logger`` names them."""
 
     def __post_init__(self) -> None:
-        for name in ("train_every", "validate_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"gui.report.{name}={getattr(self, name)}: expected at least 1")
+        for name, least in (("train_every", 1), ("validate_every", 1), ("track", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"gui.report.{name}={getattr(self, name)}: expected at least {least}")
 
 
 @dataclass(frozen=True)

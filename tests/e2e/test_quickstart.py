@@ -9,6 +9,7 @@ import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from verl_gui.rollout.trajectory import read_trajectories
 from verl_gui.tasks.stats_view import stats_of_checkpoint
@@ -22,7 +23,7 @@ OVERRIDES = [
     "trainer.val_before_train=false",
     "trainer.test_freq=2",
     "trainer.save_freq=2",
-    "trainer.logger=[console,file]",
+    "trainer.logger=[console,file,tensorboard]",
     "data.train_batch_size=4",
     "actor_rollout_ref.actor.ppo_mini_batch_size=4",
     "actor_rollout_ref.rollout.n=4",
@@ -119,6 +120,13 @@ def test_report_is_written_and_named(run):
     folder, _, _, output = run
     assert (folder / "report.html").stat().st_size > 10_000
     assert "report.html" in output
+
+
+def test_episodes_are_pictures_in_tensorboard(run):
+    folder, _, _, _ = run
+    board = EventAccumulator(str(folder / "tensorboard"))
+    board.Reload()
+    assert {"trajectories/train/0", "trajectories/val/0"} <= set(board.Tags()["images"])
 
 
 def test_no_process_is_left(run):

@@ -26,6 +26,7 @@ import transfer_queue as tq
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from verl_gui.envs.pool import pool_metrics
+from verl_gui.report.trackers import track_episodes
 from verl_gui.rollout.groups import SHORT_GROUP_POLICIES, short_groups, to_replace
 from verl_gui.rollout.metrics import episode_metrics
 from verl_gui.rollout.stall import RolloutStalled, StallClock, WorkerWatch
@@ -88,6 +89,7 @@ class _GuiSampling:
             metrics.update(
                 take_rows(training_stats(), rows, step=global_steps, all_back=self.trainer_mode == "sync")  # type: ignore[attr-defined]
             )
+        track_episodes(global_steps)
         return batch, metrics
 
     def _terminal_eviction_reasons(

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -196,6 +197,42 @@ def read_trajectories(
                     )
                     continue
                 yield trajectory
+
+
+class TrajectoryFollower:
+    """Reads a directory that is still being written to: every call gives what has come since the last one.
+
+    Args:
+        directory: where :class:`TrajectoryWriter` writes, in whatever process.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = Path(directory)
+        self._read: dict[Path, int] = {}  # bytes of each file that are done with
+
+    def new(self) -> list[tuple[Trajectory, Callable[[], Trajectory]]]:
+        """The new trajectories without pictures, each with a function that gives it with them.
+
+        A line that cannot be read is left out with a warning; one that is not complete yet waits.
+        """
+        found: list[tuple[Trajectory, Callable[[], Trajectory]]] = []
+        for path in sorted(self.directory.glob("*.jsonl")):
+            with open(path, "rb") as file:
+                file.seek(self._read.get(path, 0))
+                complete, _, _ = file.read().rpartition(b"\n")
+            if not complete:
+                continue
+            self._read[path] = self._read.get(path, 0) + len(complete) + 1
+            for line in complete.splitlines():
+                try:
+                    record = json.loads(line)
+                    trajectory = _from_json(record)
+                except (ValueError, TypeError, KeyError) as error:
+                    logger.warning("a line of %s is left out: %s: %s", path, type(error).__name__, error)
+                    continue
+                pictures = path.with_suffix(".pngs")
+                found.append((trajectory, partial(_load_screenshots, trajectory, record, pictures)))
+        return found
 
 
 def _from_json(record: Any) -> Trajectory:

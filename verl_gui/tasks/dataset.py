@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 
 from verl_gui.config import GuiConfig, TasksConfig
 from verl_gui.replay.run import training_replay
+from verl_gui.report.trackers import follow_run
 from verl_gui.tasks.allocation import make_allocator, within
 from verl_gui.tasks.curriculum import Curriculum, digest, rests
 from verl_gui.tasks.sources import Skipped, Split, TaskInstance, expand_source, expand_sources, overlap
@@ -78,6 +79,7 @@ class GuiTaskDataset(Dataset):
             self._prepare(files, config)
             if self._gui is not None:
                 training_replay().configure(self._gui.replay)
+                follow_run(self._gui.report, config._get_root().get("trainer") or {})
 
     # -- what verl's loader asks for --------------------------------------------------------------------
 
