@@ -1,9 +1,12 @@
 """The report in a real browser: it opens without an error, can be gone through, runs no foreign script."""
 
+from dataclasses import replace
+
 import pytest
 from headless import Browser
 
 from verl_gui.report import build_report
+from verl_gui.rollout.trajectory import TrajectoryWriter, read_trajectories
 
 pytestmark = pytest.mark.desktop
 
@@ -109,6 +112,26 @@ def test_choosing_a_task_filters_the_episodes_and_columns_sort(browser, run_dir)
     browser.value(f"(s => {{ {choose} }})(document.querySelectorAll('.list select')[1])")
     kinds = browser.value(f"[...new Set({ENTRIES}.map(entry => entry.className))]")
     assert kinds == ["entry success"]
+    assert browser.complaints() == []
+
+
+def test_tasks_of_two_runs_stand_side_by_side(browser, run_dir, tmp_path):
+    other = tmp_path / "other"
+    writer = TrajectoryWriter(other / "trajectories")
+    for trajectory in read_trajectories(run_dir / "trajectories"):
+        won = {"score": 1.0, "reward": 1.0, "env_failure": None, "outcome": "terminated"}
+        task = "miniwob/new" if "dialog" in trajectory.task_id else trajectory.task_id
+        writer.write(replace(trajectory, **won, task_id=task))
+    browser.open(build_report(run_dir, compare=other))
+    heads = browser.value("[...document.querySelectorAll('thead th')].map(head => head.textContent)")
+    ours, theirs = heads.index("validation"), heads.index("validation (other)")
+    assert heads[theirs + 1] == "training" and heads[theirs + 3] == "training (other)"
+    cells = browser.value(f"{ROWS}.map(row => [...row.cells].map(cell => cell.textContent))")
+    assert len(cells) == 5
+    for row in cells:
+        here, there = ("–" in row[column] for column in (ours, theirs))
+        assert (here, there) == ("new" in row[0], "dialog" in row[0])
+        assert there or row[theirs].replace("\u202f", "").replace(" ", "") == "100%"
     assert browser.complaints() == []
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from verl_gui import __version__
 from verl_gui.report import metrics
 from verl_gui.report.charts import Steps, charts, compared
-from verl_gui.report.episodes import shown, survey
+from verl_gui.report.episodes import Survey, TaskStatistics, shown, survey
 from verl_gui.report.pictures import PictureBook
 
 _SCRIPTS = ("text.js", "chart.js", "tasks.js", "viewer.js", "page.js")
@@ -66,15 +66,18 @@ def _content(
     trajectories = run_dir / "trajectories"
     look = survey(trajectories, max_trajectories)
     book = PictureBook()
+    other = None if compare is None else Path(compare).absolute()
+    theirs = None if other is None else survey(other / "trajectories", 0)
     return {
         "name": run_dir.name,
         "generator": f"verl-gui {__version__}",
         "run": _run_facts(run_dir),
         "config": _config(run_dir),
         "summary": _summary(steps, look.total),
-        "charts": _charts(steps, look.failures, compare),
+        "charts": _charts(steps, look.failures, other, theirs),
         "metrics": _table(steps),
-        "tasks": [statistics.to_json() for _, statistics in sorted(look.tasks.items())],
+        "tasks": _tasks(look, theirs),
+        "compared": None if other is None else other.name,
         "episodes": shown(trajectories, look.chosen, book, max_picture_bytes),
         "recorded": look.total,
         "pictures": book.urls,
@@ -82,14 +85,24 @@ def _content(
 
 
 def _charts(
-    steps: Steps, failures: Mapping[int, int], compare: str | os.PathLike[str] | None
+    steps: Steps, failures: Mapping[int, int], other: Path | None, theirs: Survey | None
 ) -> list[dict[str, Any]]:
     ours = charts(steps, failures)
-    if compare is None:
+    if other is None or theirs is None:
         return ours
-    other = Path(compare).absolute()
-    recorded = survey(other / "trajectories", 0).failures
-    return compared(ours, charts(metrics.read_metrics(other), recorded), other.name)
+    return compared(ours, charts(metrics.read_metrics(other), theirs.failures), other.name)
+
+
+def _tasks(ours: Survey, theirs: Survey | None) -> list[dict[str, Any]]:
+    """Rows of the task table; under ``other`` the same task in the other run."""
+    if theirs is None:
+        return [statistics.to_json() for _, statistics in sorted(ours.tasks.items())]
+    rows = []
+    for task in sorted({*ours.tasks, *theirs.tasks}):
+        own, other = (run.tasks.get(task, TaskStatistics(task)) for run in (ours, theirs))
+        row = own.to_json()
+        rows.append({**row, "instruction": row["instruction"] or other.instruction, "other": other.to_json()})
+    return rows
 
 
 def _run_facts(run_dir: Path) -> dict[str, Any]:

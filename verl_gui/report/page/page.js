@@ -47,7 +47,7 @@ function drawSetup(place) {
 
 let viewer = null;
 if (run.charts.length) open("curves").append(...run.charts.map(drawChart));
-if (run.tasks.length) open("tasks").append(drawTasks(run.tasks, (task) => viewer && viewer.choose(task)));
+if (run.tasks.length) open("tasks").append(drawTasks(run.tasks, run.compared, (task) => viewer && viewer.choose(task)));
 if (run.episodes.length) viewer = new Viewer(open("episodes"), run);
 if (run.metrics.steps.length) drawMetrics(open("metrics"));
 if (run.run.command || run.config) drawSetup(open("setup"));

@@ -15,6 +15,17 @@ const TASK_COLUMNS = [
   { title: "broken", kind: "number", key: (row) => row.broken, cell: (row) => row.broken },
 ];
 
+// The same task in the run that this one is compared with, right of its own.
+function comparedColumns(name) {
+  const columns = [...TASK_COLUMNS];
+  for (const series of ["train", "validation"]) {
+    const title = `${series === "train" ? "training" : series} (${visible(name)})`;
+    const key = (row) => lastRate(row.other[series]) ?? -1;
+    columns.splice(series === "train" ? 6 : 4, 0, { title, key, cell: (row) => rate(row.other[series]) });
+  }
+  return columns;
+}
+
 function rate(points) {
   const last = lastRate(points);
   if (last === null) return "–";
@@ -26,25 +37,26 @@ function gain(points) {
   return points.length ? points.at(-1)[1] - points[0][1] : -2;
 }
 
-// The sortable table of tasks; choosing a row calls `choose` with its task.
-function drawTasks(tasks, choose) {
+// The sortable table of tasks; choosing a row calls `choose` with its task. `compared` names another run.
+function drawTasks(tasks, compared, choose) {
+  const columns = compared === null ? TASK_COLUMNS : comparedColumns(compared);
   const body = element("tbody");
   let sorted = 0, down = false;
-  const heads = TASK_COLUMNS.map((column, position) =>
+  const heads = columns.map((column, position) =>
     element("th", { class: column.kind, tabindex: 0, onclick: () => sort(position), onkeydown: (event) => event.key === "Enter" && sort(position) }, column.title),
   );
   const compare = (one, other) => (typeof one === "string" ? one.localeCompare(other) : one - other);
   function sort(position) {
-    down = position === sorted ? !down : TASK_COLUMNS[position].kind !== "words" && position > 0;
+    down = position === sorted ? !down : columns[position].kind !== "words" && position > 0;
     sorted = position;
     draw();
   }
   function draw() {
-    const key = TASK_COLUMNS[sorted].key;
+    const key = columns[sorted].key;
     const rows = [...tasks].sort((a, b) => compare(key(a), key(b)) * (down ? -1 : 1));
     body.replaceChildren(
       ...rows.map((row) =>
-        element("tr", { onclick: () => choose(row.task) }, TASK_COLUMNS.map((column) => element("td", { class: column.kind }, element("div", {}, column.cell(row))))),
+        element("tr", { onclick: () => choose(row.task) }, columns.map((column) => element("td", { class: column.kind }, element("div", {}, column.cell(row))))),
       ),
     );
     heads.forEach((head, position) => {
