@@ -38,7 +38,7 @@ TEXTS = [
     "a\tb\n\n<c> 'd' \"e\"\n",
 ]
 TEXT_FIELD = """
-import sys, tkinter
+import os, sys, tkinter
 root = tkinter.Tk()
 root.title(sys.argv[1])
 root.geometry("600x400+0+0")
@@ -56,7 +56,10 @@ for name in names.split():
 text.bind("<FocusIn>", lambda e: events.write("focus\\n"))
 def save():
     content = text.get("1.0", "end-1c").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    open(sys.argv[1], "w", encoding="utf-8").write(content)
+    # Readers must find the old content or the new one, never a file that is being written.
+    with open(sys.argv[1] + ".new", "w", encoding="utf-8") as file:
+        file.write(content)
+    os.replace(file.name, sys.argv[1])
     root.after(10, save)
 text.focus_force()
 save()
@@ -157,9 +160,9 @@ class TextField:
 
     def expect(self, text: str) -> None:
         until = time.monotonic() + 10
-        while self.content() != text and time.monotonic() < until:
+        while (content := self.content()) != text and time.monotonic() < until:
             time.sleep(0.01)
-        assert self.content() == text
+        assert content == text
 
 
 @pytest.fixture(scope="module")
