@@ -80,9 +80,19 @@ def processor(tmp_path_factory):
 
 
 def play(
-    processor, env, answers, *, monkeypatch, stop=True, response_length=400, report=None, row=None, **rollout
+    processor,
+    env,
+    answers,
+    *,
+    monkeypatch,
+    stop=True,
+    response_length=400,
+    report=None,
+    row=None,
+    manager=None,
+    **rollout,
 ):
-    """One episode; returns its outputs, the model and the loop."""
+    """One episode; returns its outputs and the model."""
     gui = {
         "env": {"backend": "scripted"},
         "rollout": {
@@ -98,7 +108,13 @@ def play(
         {
             "gui": gui,
             "data": {},
-            "actor_rollout_ref": {"rollout": {"prompt_length": 400, "response_length": response_length}},
+            "actor_rollout_ref": {
+                "rollout": {
+                    "prompt_length": 400,
+                    "response_length": response_length,
+                    "agent": {"agent_loop_manager_class": manager},
+                }
+            },
         }
     )
 

@@ -2,6 +2,7 @@
 
 from verl_gui.compat import (
     attention,
+    encoded_images,
     fsdp_engine,
     process_group,
     processor_positions,
@@ -37,6 +38,7 @@ VERL_BRIDGES: tuple[Bridge, ...] = (
     ragged_positions.BRIDGE,
     attention.BRIDGE,
     split_trajectories.BRIDGE,
+    encoded_images.BRIDGE,
 )
 VLLM_BRIDGES: tuple[Bridge, ...] = (vllm_cpu_weights.BRIDGE, vllm_idle_wait.BRIDGE)
 

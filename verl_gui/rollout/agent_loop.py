@@ -26,6 +26,9 @@ from verl_gui.actions import get_grammar
 from verl_gui.config import GuiConfig
 from verl_gui.envs.base import EnvFailure, Observation
 from verl_gui.envs.pool import get_env_pool
+from verl_gui.models.picture_grid import layout_processor
+from verl_gui.models.screenshot import Screenshot
+from verl_gui.rollout.agent_loop_manager import travels_encoded
 from verl_gui.rollout.context import Segment, window_messages
 from verl_gui.rollout.conversation import next_message
 from verl_gui.rollout.episode import Episode, play
@@ -78,6 +81,9 @@ class GuiAgentLoop(AgentLoopBase):
         self.pixels = {"min_pixels": self.gui.rollout.min_pixels, "max_pixels": self.gui.rollout.max_pixels}
         # One source of truth: the builder that lays out tokens and the engine must resize alike.
         self.continuous_token_builder.mm_processor_kwargs.update(self.pixels)
+        self.encoded = travels_encoded(self.rollout_config)
+        if self.encoded:
+            self.continuous_token_builder.processor = layout_processor(self.processor)
         ids = {token: self.tokenizer.convert_tokens_to_ids(token) for token in UNSAMPLED}
         self.unsampled = {i for i in ids.values() if i is not None and i != self.tokenizer.unk_token_id}
         self.stop_id = self.tokenizer.convert_tokens_to_ids("<|im_end|>")
@@ -136,7 +142,11 @@ class GuiAgentLoop(AgentLoopBase):
 
     async def _see(self, episode: TokenEpisode, observation: Observation) -> None:
         """Lay the current screenshot out in tokens, in the running segment or in a new one."""
-        image = await self.loop.run_in_executor(None, _decode, observation.screenshot)
+        if episode.screenshots and observation.screenshot == episode.screenshots[-1]:
+            image = episode.images[-1]  # nothing has changed on the screen
+        else:
+            read = _publish if self.encoded else _decode
+            image = await self.loop.run_in_executor(None, read, observation.screenshot)
         episode.images.append(image)
         episode.screenshots.append(observation.screenshot)
         running = episode.segments[-1] if episode.segments else None
@@ -164,7 +174,7 @@ class GuiAgentLoop(AgentLoopBase):
                 return
         await self._begin_segment(episode, image)
 
-    async def _begin_segment(self, episode: TokenEpisode, image: Image.Image) -> None:
+    async def _begin_segment(self, episode: TokenEpisode, image: Image.Image | Screenshot) -> None:
         """A new sequence that opens with as many of the last screenshots as its prompt can hold."""
         window = min(self.gui.rollout.history_images, len(episode.images))
         while True:
@@ -295,7 +305,7 @@ class GuiAgentLoop(AgentLoopBase):
             )
         return outputs
 
-    def _picture_tokens(self, image: Image.Image) -> int:
+    def _picture_tokens(self, image: Image.Image | Screenshot) -> int:
         processor = self.processor.image_processor
         return processor.get_number_of_image_patches(image.height, image.width, self.pixels) // (
             processor.merge_size**2
@@ -343,6 +353,12 @@ def _warn_of_small_limits(limits: LengthLimits, prompt_tokens: int, needed: int,
             limits.room(prompt_tokens, 0),
             when_full,
         )
+
+
+def _publish(png: bytes) -> Screenshot:
+    screenshot = Screenshot(png)
+    screenshot.publish()
+    return screenshot
 
 
 def _decode(png: bytes) -> Image.Image:
