@@ -2,6 +2,7 @@
 
 from verl_gui.compat import (
     attention,
+    batch_metrics,
     encoded_images,
     fsdp_engine,
     process_group,
@@ -39,6 +40,7 @@ VERL_BRIDGES: tuple[Bridge, ...] = (
     attention.BRIDGE,
     split_trajectories.BRIDGE,
     encoded_images.BRIDGE,
+    batch_metrics.BRIDGE,
 )
 VLLM_BRIDGES: tuple[Bridge, ...] = (vllm_cpu_weights.BRIDGE, vllm_idle_wait.BRIDGE)
 

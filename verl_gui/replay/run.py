@@ -21,6 +21,8 @@ class TrainingReplay:
     def __init__(self) -> None:
         self.config = ReplayConfig()
         self.buffer = SuccessBuffer()
+        self.injected: frozenset[str] = frozenset()
+        """Keys of the rows of the running batch that are replayed ones."""
 
     def configure(self, config: ReplayConfig) -> None:
         """Start a run with the successes of ``config.path``, or none.
@@ -29,7 +31,7 @@ class TrainingReplay:
             FileNotFoundError: there is no such file.
             BufferFileError: it cannot be used.
         """
-        self.config = config
+        self.config, self.injected = config, frozenset()
         self.buffer = SuccessBuffer(
             config.capacity_per_task,
             min_score=config.min_score,

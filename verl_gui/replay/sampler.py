@@ -19,6 +19,7 @@ from tensordict import TensorDictBase
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from verl_gui.replay.injection import Group, Row, inject
+from verl_gui.replay.ratios import ratio_metrics
 from verl_gui.replay.run import training_replay
 from verl_gui.rollout.sampler import GuiSampler, GuiSamplerAsync
 
@@ -78,6 +79,20 @@ class _SuccessReplay:
             metrics.update(replay_successes(batch, global_steps))
         return batch, metrics
 
+    def batch_metrics(self, batch: Any, config: Any) -> dict[str, float]:
+        """``training/replay/is_…`` of a batch whose log-probs have been computed (see :mod:`.ratios`)."""
+        keys = sorted(training_replay().injected & set(batch.keys))
+        if not keys or batch.partition_id != "train":
+            return {}
+        fields = ["old_log_probs", "rollout_log_probs", "response_mask"]
+        rows = fetch(keys, batch.partition_id, fields)
+        correction = config.algorithm.get("rollout_correction") or {}
+        used = correction.get("rollout_is") is not None
+        threshold = correction.get("rollout_is_threshold") if used else None
+        if isinstance(threshold, str):  # "lower_upper", or a number
+            threshold = float(threshold.rpartition("_")[2])
+        return ratio_metrics([(row[fields[0]], row[fields[1]], row[fields[2]]) for row in rows], threshold)
+
 
 def replay_successes(batch: Any, step: int) -> dict[str, float]:
     """Inject into the failed groups of a batch, then store its successes; returns the metrics."""
@@ -108,6 +123,7 @@ def replay_successes(batch: Any, step: int) -> dict[str, float]:
         replaced=config.replaced,
     )
     replaced = {groups[injection.uid][injection.row]: injection.stored for injection in plan}
+    replay.injected = frozenset(keys[i] for i in replaced)
     # Read before anything is written: what is injected is never stored again.
     good = [i for i in range(len(keys)) if float(infos[i]["score"]) > config.min_score and i not in replaced]
     records = fetch([keys[i] for i in good], batch.partition_id) if good else []
