@@ -20,6 +20,7 @@ COMMAND_MODULES = (
     "verl_gui.report.commands",
     "verl_gui.tasks.commands",
     "verl_gui.evaluation.commands",
+    "verl_gui.replay.commands",
     "verl_gui.envs.server.commands",
 )
 

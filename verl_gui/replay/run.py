@@ -65,19 +65,23 @@ class TrainingReplay:
             return
         if state is None:
             logger.warning("the checkpoint has no replay buffer: replay starts empty")
-        tasks = {
-            task: tuple(
-                Stored(
-                    PackedRecord(s["tree"], tuple(blob.numpy().tobytes() for blob in s["blobs"])),
-                    s["step"],
-                    s["score"],
-                    s["fingerprint"],
-                )
-                for s in stored
+        self.buffer.load_state_dict({"tasks": successes_of(state or {})})
+
+
+def successes_of(state: Mapping[str, Any]) -> dict[str, tuple[Stored, ...]]:
+    """The successes of every task in what :meth:`TrainingReplay.state_dict` gave."""
+    return {
+        task: tuple(
+            Stored(
+                PackedRecord(s["tree"], tuple(blob.numpy().tobytes() for blob in s["blobs"])),
+                s["step"],
+                s["score"],
+                s["fingerprint"],
             )
-            for task, stored in (state or {}).items()
-        }
-        self.buffer.load_state_dict({"tasks": tasks})
+            for s in stored
+        )
+        for task, stored in state.items()
+    }
 
 
 _TRAINING = TrainingReplay()

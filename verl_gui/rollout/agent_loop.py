@@ -31,7 +31,7 @@ from verl_gui.models.screenshot import Screenshot
 from verl_gui.rollout.agent_loop_manager import travels_encoded
 from verl_gui.rollout.context import Segment, window_messages
 from verl_gui.rollout.conversation import next_message
-from verl_gui.rollout.episode import Episode, play
+from verl_gui.rollout.episode import AsyncEnv, Episode, play
 from verl_gui.rollout.reward import Reward
 from verl_gui.rollout.sequence import LengthLimits, check_sequence, pictures_to_drop, truncate
 from verl_gui.rollout.trajectory import TrajectoryStep, TrajectoryWriter
@@ -115,7 +115,7 @@ class GuiAgentLoop(AgentLoopBase):
                     break
             else:
                 await self._record(episode, seed, reward, None, kwargs)
-                return self._outputs(episode, reward)
+                return self.outputs(episode, reward)
         return []
 
     async def _play(
@@ -126,19 +126,30 @@ class GuiAgentLoop(AgentLoopBase):
         max_steps: int | None,
     ) -> Reward:
         """Lease an environment and play; ``max_steps`` is the task's own limit, where it has one."""
+        async with get_env_pool(self.gui.env).lease(task=episode.task, seed=seed) as env:
+            return await self.play_on(env, episode, seed, sampling_params, max_steps)
+
+    async def play_on(
+        self,
+        env: AsyncEnv,
+        episode: TokenEpisode,
+        seed: int | None,
+        sampling_params: dict[str, Any],
+        max_steps: int | None = None,
+    ) -> Reward:
+        """Play an episode on an environment; see :func:`verl_gui.rollout.episode.play`."""
         limit = self.gui.rollout.max_steps
         request_id = uuid4().hex  # one for all turns, so that they meet the same engine and its prefix cache
-        async with get_env_pool(self.gui.env).lease(task=episode.task, seed=seed) as env:
-            return await play(
-                env,
-                episode,
-                see=self._see,
-                answer=lambda episode: self._answer(episode, request_id, sampling_params),
-                seed=seed,
-                grammar=self.grammar.name,
-                max_steps=limit if max_steps is None else min(limit, int(max_steps)),
-                reward=self.gui.reward,
-            )
+        return await play(
+            env,
+            episode,
+            see=self._see,
+            answer=lambda episode: self._answer(episode, request_id, sampling_params),
+            seed=seed,
+            grammar=self.grammar.name,
+            max_steps=limit if max_steps is None else min(limit, int(max_steps)),
+            reward=self.gui.reward,
+        )
 
     async def _see(self, episode: TokenEpisode, observation: Observation) -> None:
         """Lay the current screenshot out in tokens, in the running segment or in a new one."""
@@ -266,7 +277,8 @@ class GuiAgentLoop(AgentLoopBase):
         )
         return text
 
-    def _outputs(self, episode: TokenEpisode, reward: Reward) -> list[AgentLoopOutput]:
+    def outputs(self, episode: TokenEpisode, reward: Reward) -> list[AgentLoopOutput]:
+        """What verl stores of an episode that was played: an output for each of its sequences."""
         low, high = episode.versions
         outputs = []
         for segment in episode.segments:
