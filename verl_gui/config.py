@@ -207,7 +207,7 @@ class ReplayConfig:
     seed: int = 0
     """Seed of the draws; together with the training step it determines them."""
     path: str | None = None
-    """File of successes that a new run starts with; ``null`` starts empty."""
+    """File of successes that a run starts with, or resumes with in addition to its checkpoint's."""
 
     def __post_init__(self) -> None:
         for name in ("capacity_per_task", "max_bytes"):

@@ -7,7 +7,7 @@ import torch
 from tensordict.tensorclass import NonTensorData, NonTensorStack
 
 from verl_gui.config import ConfigError, ReplayConfig
-from verl_gui.replay import pack
+from verl_gui.replay import SuccessBuffer, pack
 from verl_gui.replay.run import TrainingReplay
 from verl_gui.replay.sampler import column, in_place_of, task_key
 
@@ -48,6 +48,25 @@ def test_a_checkpoint_brings_the_buffer_back(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         resumed.load_state_dict(None)
     assert len(resumed.buffer) == 0 and "no replay buffer" in caplog.text
+
+
+def test_a_resumed_run_gets_the_files_successes_too(tmp_path):
+    recorded = SuccessBuffer()
+    recorded.add("page#1", {"x": torch.arange(3)}, step=0, score=1.0)
+    recorded.add("page#2", {"x": torch.arange(4)}, step=0, score=1.0)
+    recorded.save(tmp_path / "recorded")
+    first = TrainingReplay()
+    first.configure(ReplayConfig(enable=True))
+    first.buffer.add("page#2", {"x": torch.arange(4)}, step=5, score=1.0)
+    state = first.state_dict()
+
+    resumed = TrainingReplay()
+    resumed.configure(ReplayConfig(enable=True, path=str(tmp_path / "recorded")))
+    resumed.load_state_dict(state)
+    steps = {task: [s.step for s in stored] for task, stored in resumed.buffer.tasks.items()}
+    assert steps == {"page#1": [0], "page#2": [5]}  # the same actions: the newer row stays
+    resumed.load_state_dict(None)
+    assert {task: len(stored) for task, stored in resumed.buffer.tasks.items()} == {"page#1": 1, "page#2": 1}
 
 
 def test_bad_settings_are_refused():

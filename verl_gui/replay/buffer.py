@@ -89,9 +89,10 @@ class SuccessBuffer:
         """
         if not (math.isfinite(score) and score > self.min_score):
             return False
-        return self._put(str(task_id), Stored(pack(record), int(step), float(score), fingerprint(record)))
+        return self.put(str(task_id), Stored(pack(record), int(step), float(score), fingerprint(record)))
 
-    def _put(self, task_id: str, new: Stored) -> bool:
+    def put(self, task_id: str, new: Stored) -> bool:
+        """Store a success that is packed already; whether it is in the buffer now."""
         if self.max_bytes is not None and new.packed.nbytes > self.max_bytes:
             logger.warning(
                 "a success of task %s has %d bytes, more than the whole buffer may have (%d): not stored",
@@ -143,7 +144,7 @@ class SuccessBuffer:
         for task, stored in other.tasks.items():
             for success in stored:
                 if success.score > self.min_score:
-                    self._put(task, success)
+                    self.put(task, success)
 
     def state_dict(self) -> dict[str, Any]:
         """The successes, in order; settings are the configuration's and no part of it."""
@@ -154,7 +155,7 @@ class SuccessBuffer:
         self._tasks, self.nbytes = {}, 0
         for task, stored in state["tasks"].items():
             for success in stored:
-                self._put(task, success)
+                self.put(task, success)
 
     def save(self, path: str | Path) -> None:
         """Write the buffer to a file, all or nothing."""

@@ -21,6 +21,7 @@ class TrainingReplay:
     def __init__(self) -> None:
         self.config = ReplayConfig()
         self.buffer = SuccessBuffer()
+        self._given: dict[str, tuple[Stored, ...]] = {}
         self.injected: frozenset[str] = frozenset()
         """Keys of the rows of the running batch that are replayed ones."""
 
@@ -40,6 +41,7 @@ class TrainingReplay:
         )
         if config.enable and config.path is not None:
             self.buffer.load(config.path)
+        self._given = self.buffer.tasks
 
     def state_dict(self) -> dict[str, Any] | None:
         """Plain data and tensors (``torch.load(weights_only=True)`` reads them); ``None`` when off."""
@@ -60,12 +62,19 @@ class TrainingReplay:
         }
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Go on with the successes of a checkpoint; one of a run without replay leaves the buffer empty."""
+        """Go on with the successes of a checkpoint, and those of ``config.path`` that it lacks.
+
+        A checkpoint of a run without replay adds none.
+        """
         if not self.config.enable:
             return
         if state is None:
-            logger.warning("the checkpoint has no replay buffer: replay starts empty")
+            start = "empty" if self.config.path is None else f"with {self.config.path}"
+            logger.warning("the checkpoint has no replay buffer: replay starts %s", start)
         self.buffer.load_state_dict({"tasks": successes_of(state or {})})
+        for task, stored in self._given.items():
+            for success in stored:
+                self.buffer.put(task, success)
 
 
 def successes_of(state: Mapping[str, Any]) -> dict[str, tuple[Stored, ...]]:

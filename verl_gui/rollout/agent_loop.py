@@ -306,6 +306,7 @@ class GuiAgentLoop(AgentLoopBase):
                         "min_global_steps": low,
                         "max_global_steps": high,
                         "task_id": episode.task.id,
+                        "domain": episode.task.domain,
                         "steps": len(episode.answers),
                         "reward_extra_info": {
                             "acc": float(reward.score >= 1.0),
