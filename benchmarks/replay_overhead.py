@@ -130,9 +130,7 @@ def main() -> None:
         )
         tq.kv_clear(keys=batch.keys, partition_id="train")
     one = replay.buffer.nbytes / len(replay.buffer)
-    print(
-        f"\na stored success: {one / 1e6:.2f} MB; its pixels in fp32: {pixels / 1e6:.0f} MB ({pixels / one:.0f} x)"
-    )
+    print(f"\na stored success: {one / 1e6:.2f} MB; its pixels in fp32: {pixels / 1e6:.0f} MB")
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "data.pt"
