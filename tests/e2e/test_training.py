@@ -64,11 +64,16 @@ def left_over(folder):
     return left
 
 
-def kill_after_checkpoint(run, folder, step, timeout_s=600):
-    """SIGKILL the trainer once the checkpoint of ``step`` is complete."""
-    marker = folder / "checkpoints/latest_checkpointed_iteration.txt"
+def kill_after_step(run, folder, step, timeout_s=600):
+    """SIGKILL the trainer once the checkpoint of ``step`` is complete and its metrics are written."""
+    checkpoint, metrics = folder / "checkpoints/latest_checkpointed_iteration.txt", folder / "metrics.jsonl"
     deadline = time.monotonic() + timeout_s
-    while not (marker.exists() and marker.read_text().strip() == str(step)):
+    while not (
+        checkpoint.exists()
+        and checkpoint.read_text().strip() == str(step)
+        and any(json.loads(line)["step"] == step for line in metrics.read_text().splitlines(keepends=True)
+                if line.endswith("\n"))
+    ):  # fmt: skip
         assert run.poll() is None, f"the run ended with {run.returncode} before step {step}"
         assert time.monotonic() < deadline, f"no checkpoint of step {step} in {timeout_s} s"
         time.sleep(0.1)
@@ -113,7 +118,7 @@ def run(tmp_path_factory):
 
     with open(output, "w") as log:
         first = start(folder, log)
-        kill_after_checkpoint(first, folder, 2)
+        kill_after_step(first, folder, 2)
         assert first.wait(180) != 0, "a killed trainer passed for a finished run"
         after_the_kill = left_over(folder)
         successes = record_successes(folder)
