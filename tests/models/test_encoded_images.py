@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from layouts import IDS, MODELS, tokens
+from layouts import IDS, MODELS, cases, tokens
 from PIL import Image
 from tensordict import NonTensorStack, TensorDict
 from tiny_models import tiny_model
@@ -153,6 +153,21 @@ def test_a_row_may_name_no_other_class():
 def test_the_grid_is_the_processors(size):
     real = PROCESSOR.image_processor(images=[Image.new("RGB", size)], return_tensors="pt", **LIMITS)
     assert picture_grid(size, PROCESSOR.image_processor, LIMITS) == tuple(real["image_grid_thw"][0].tolist())
+
+
+@cases("bytes")
+def test_a_batch_of_screens_travels_as_bytes_of_pictures(case):
+    """Pixels of a batch would fill a node; what travels is the pictures, and each once."""
+    size = tuple(case["screen"])
+    settings = {"min_pixels": 3136, "max_pixels": 2116800}
+    _, rows, columns = picture_grid(size, PROCESSOR.image_processor, settings)
+    pixels = rows * columns * 3 * 2 * 14 * 14 * 4
+    assert rows * columns == case["patches"]
+    assert round(pixels / 2**20, 1) == case["mib"]
+    assert round(case["total_images"] * pixels / 2**30, 1) == case["gib"]
+    image = png(Image.effect_noise((300, 300), 50).resize(size).convert("RGB"))
+    row = encode([image] * 15, [size] * 15, PROCESSOR, settings)
+    assert sum(value.nbytes for value in row.values()) < len(image) + 5_000
 
 
 def test_a_picture_that_cannot_be_laid_out_is_refused():
