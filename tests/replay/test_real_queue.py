@@ -17,6 +17,7 @@ from verl_gui.config import ReplayConfig
 from verl_gui.models.encoded_images import IMAGES, encode, with_pixels
 from verl_gui.replay.run import training_replay
 from verl_gui.replay.sampler import SuccessReplaySampler, fetch, replay_successes
+from verl_gui.report.injections import FILE, InjectionRecord, read_injections
 
 PROCESSOR = SimpleNamespace(image_processor=Qwen2VLImageProcessor())
 
@@ -31,8 +32,8 @@ def queue():
 
 
 @pytest.fixture(autouse=True)
-def replay():
-    training_replay().configure(ReplayConfig(enable=True))
+def replay(tmp_path):
+    training_replay().configure(ReplayConfig(enable=True), str(tmp_path))
     yield training_replay()
     training_replay().configure(ReplayConfig())
 
@@ -93,7 +94,7 @@ def same(one, other):
     return bool(one == other)
 
 
-def test_a_success_takes_the_place_of_the_first_row_of_a_failed_group(queue, replay):
+def test_a_success_takes_the_place_of_the_first_row_of_a_failed_group(queue, replay, tmp_path):
     first = put(1, {"a": ("page", [0.0, 1.0]), "b": ("other", [0.0, 0.0])})
     stored = everything(first)["a_1_0"]
     metrics = replay_successes(first, 1)
@@ -116,7 +117,17 @@ def test_a_success_takes_the_place_of_the_first_row_of_a_failed_group(queue, rep
         with_pixels([row["multi_modal_inputs"]])[0]["pixel_values"],
         with_pixels([stored["multi_modal_inputs"]])[0]["pixel_values"],
     )
+    assert read_injections(tmp_path) == [InjectionRecord(4, "d", 0, "page#3", 1, 1.0)]
     assert second.tags[second.keys.index("d_0_0")]["seq_len"] == 7
+
+
+def test_a_torn_line_of_the_log_is_left_out(queue, replay, tmp_path):
+    replay_successes(put(1, {"o": ("page", [0.0, 1.0])}), 1)
+    replay_successes(put(2, {"p": ("page", [0.0, 0.0])}), 2)
+    with open(tmp_path / FILE, "a") as file:
+        file.write('{"step": 3, "uid"')
+    assert [record.uid for record in read_injections(tmp_path)] == ["p"]
+    assert read_injections(tmp_path / "nowhere") == []
 
 
 def test_rows_stay_small_in_the_buffer(queue, replay):

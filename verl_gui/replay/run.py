@@ -21,18 +21,23 @@ class TrainingReplay:
     def __init__(self) -> None:
         self.config = ReplayConfig()
         self.buffer = SuccessBuffer()
+        self.report_dir: str | None = None
         self._given: dict[str, tuple[Stored, ...]] = {}
         self.injected: frozenset[str] = frozenset()
         """Keys of the rows of the running batch that are replayed ones."""
 
-    def configure(self, config: ReplayConfig) -> None:
+    def configure(self, config: ReplayConfig, report_dir: str | None = None) -> None:
         """Start a run with the successes of ``config.path``, or none.
+
+        Args:
+            config: the run's settings.
+            report_dir: where injections are written down; ``None``: nowhere.
 
         Raises:
             FileNotFoundError: there is no such file.
             BufferFileError: it cannot be used.
         """
-        self.config, self.injected = config, frozenset()
+        self.config, self.injected, self.report_dir = config, frozenset(), report_dir
         self.buffer = SuccessBuffer(
             config.capacity_per_task,
             min_score=config.min_score,

@@ -18,9 +18,11 @@ import transfer_queue as tq
 from tensordict import TensorDictBase
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from verl_gui.replay.buffer import Stored
 from verl_gui.replay.injection import Group, Row, inject
 from verl_gui.replay.ratios import ratio_metrics
 from verl_gui.replay.run import training_replay
+from verl_gui.report.injections import InjectionRecord, write_injections
 from verl_gui.rollout.sampler import GuiSampler, GuiSamplerAsync
 
 
@@ -137,6 +139,11 @@ def replay_successes(batch: Any, step: int) -> dict[str, float]:
             tags=[tag],
         )
         batch.tags[place] = tag
+    if replaced and replay.report_dir is not None:
+        write_injections(
+            replay.report_dir,
+            [_record(keys[i], task_key(rows[i]), stored, step) for i, stored in replaced.items()],
+        )
     added = 0
     for i, record in zip(good, records, strict=True):
         added += buffer.add(task_key(rows[i]), record, step=step, score=float(infos[i]["score"]))
@@ -149,6 +156,11 @@ def replay_successes(batch: Any, step: int) -> dict[str, float]:
         "training/replay/split_episodes": sum(n > 1 for n in outputs.values()),
         **({"training/replay/age_mean": sum(ages) / len(ages)} if ages else {}),
     }
+
+
+def _record(key: str, task: str, stored: Stored, step: int) -> InjectionRecord:
+    uid, session, _ = key.rsplit("_", 2)
+    return InjectionRecord(step, uid, int(session), task, stored.step, stored.score)
 
 
 class SuccessReplaySampler(_SuccessReplay, GuiSampler):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from typing import Any
 
+from verl_gui.report.injections import read_injections
 from verl_gui.report.pictures import PictureBook
 from verl_gui.rollout.trajectory import Trajectory, TrajectoryStep, read_trajectories
 
@@ -151,12 +152,14 @@ def shown(
     When the book has grown past ``picture_bytes``, the rest is shown without pictures.
     """
     left = set(chosen)
+    injected: dict[Any, int] = {(i.step, i.uid, i.session): i.stored_step for i in read_injections(directory)}
     wanted: Callable[[Trajectory], bool] = lambda t: _identity(t) in left and book.size < picture_bytes  # noqa: E731
     episodes = []
     for trajectory in read_trajectories(directory, with_screenshots=wanted):
         if _identity(trajectory) in left:
             left.remove(_identity(trajectory))
-            episodes.append(_to_json(trajectory, book))
+            place = (trajectory.global_step, trajectory.uid, trajectory.session)
+            episodes.append({**_to_json(trajectory, book), "replaced_by": injected.get(place)})
     episodes.sort(key=lambda episode: (episode["task"], episode["step"], episode["validate"]))
     return episodes
 

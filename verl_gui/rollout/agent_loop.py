@@ -350,6 +350,7 @@ class GuiAgentLoop(AgentLoopBase):
             uid=str(row["uid"]),
             global_step=int(row["global_steps"]),
             validate=validate,
+            session=int(row["session_id"]),
         )
         await self.loop.run_in_executor(None, _writer(report.dir, os.getpid()).write, record)
 

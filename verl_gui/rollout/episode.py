@@ -70,6 +70,7 @@ class Episode:
         uid: str,
         global_step: int,
         validate: bool,
+        session: int | None = None,
     ) -> Trajectory:
         """The episode as it is written down for people.
 
@@ -78,6 +79,7 @@ class Episode:
             failure: what went wrong in the environment; None when nothing did.
             seed: of the task. uid: name of its group. global_step: training step.
             validate: whether it was played for validation or evaluation.
+            session: which member of the group.
         """
         return Trajectory(
             task_id=self.task.id,
@@ -96,6 +98,7 @@ class Episode:
             outcome=self.outcome if failure is None else "env_failure",
             env_failure=failure,
             final_screenshot=self.screenshots[-1] if failure is None else b"",
+            session=session,
         )
 
 

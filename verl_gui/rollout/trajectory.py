@@ -75,6 +75,7 @@ class Trajectory:
             ``step_limit``, ``format_error``, ``env_failure`` ….
         env_failure: what broke in the environment, None when nothing did.
         final_screenshot: the screen that was evaluated, PNG bytes; empty when it was not kept or not loaded.
+        session: which member of its group; None outside training.
     """
 
     task_id: str
@@ -93,6 +94,7 @@ class Trajectory:
     outcome: str
     env_failure: str | None = None
     final_screenshot: bytes = b""
+    session: int | None = None
 
 
 class TrajectoryWriter:

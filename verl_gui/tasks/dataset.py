@@ -78,7 +78,7 @@ class GuiTaskDataset(Dataset):
             self._check_batches(config)
             self._prepare(files, config)
             if self._gui is not None:
-                training_replay().configure(self._gui.replay)
+                training_replay().configure(self._gui.replay, self._gui.report.dir)
                 follow_run(self._gui.report, config._get_root().get("trainer") or {})
 
     # -- what verl's loader asks for --------------------------------------------------------------------

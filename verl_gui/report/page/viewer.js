@@ -151,10 +151,17 @@ class Viewer {
       ["seed", episode.seed ?? "–"],
       ["step", `${episode.step}, ${episode.validate ? "validation" : "training"}`],
       ["group", visible(episode.group)],
+      ...(episode.validate ? [] : [["trained on", trainedOn(episode)]]),
       ["screen", `${episode.screen.join(" × ")}, model saw ${episode.frame.join(" × ")}`],
     ]));
     this.details.replaceChildren(...parts);
   }
+}
+
+function trainedOn(episode) {
+  if (episode.failure) return "no";
+  if (episode.replaced_by === null) return "yes, a fresh rollout";
+  return `no: a success of step ${episode.replaced_by} was replayed in its place`;
 }
 
 function factList(facts) {
