@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer
 from vllm import LLM, SamplingParams
+from vllm.model_executor.model_loader.utils import process_weights_after_loading
 
 from verl_gui.models.screenshot import Screenshot
 
@@ -63,6 +64,7 @@ def main() -> None:
         dtype="float32",
         max_model_len=256,
         enforce_eager=True,
+        max_logprobs=-1,
         limit_mm_per_prompt={"image": 1, "video": 0},
         mm_processor_kwargs=LIMITS,
         seed=0,
@@ -84,7 +86,13 @@ def main() -> None:
 
     found = {"old": (engine(), truth(policy))}
     weights = list(load_file(updated / "model.safetensors").items())
-    llm.apply_model(lambda model: model.load_weights(iter(weights)) and None)
+
+    def update(model: torch.nn.Module) -> None:
+        """As verl's worker does."""
+        model.load_weights(iter(weights))
+        process_weights_after_loading(model, llm.llm_engine.model_config, torch.device("cpu"))
+
+    llm.apply_model(update)
     found["uncleared"] = (engine(), truth(updated))
 
     async def reset(what: str, **options: bool) -> None:
