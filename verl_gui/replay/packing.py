@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-
 _PROBE = 1 << 15
 """Bytes of a large value that are compressed to see whether it pays."""
 
