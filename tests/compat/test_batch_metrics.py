@@ -66,6 +66,9 @@ def advantage(monkeypatch):
 
 
 class Sampler:
+    def prepare_batch(self, batch):
+        self.prepared = list(batch.keys)
+
     def batch_metrics(self, batch, config):
         return {"training/rows": len(batch.keys), "training/estimator": config.algorithm.adv_estimator}
 
@@ -75,7 +78,9 @@ def test_released_verl_asks_nobody(released, advantage):
 
 
 def test_the_sampler_is_asked(repaired, advantage):
-    metrics = advantage(repaired(batch_metrics.BRIDGE), Sampler())
+    sampler = Sampler()
+    metrics = advantage(repaired(batch_metrics.BRIDGE), sampler)
+    assert sampler.prepared == ["a_0_0", "a_1_0"]
     assert metrics["training/rows"] == 2 and metrics["training/estimator"] == "grpo"
 
 

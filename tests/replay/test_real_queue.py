@@ -15,6 +15,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from verl_gui.config import ReplayConfig
 from verl_gui.models.encoded_images import IMAGES, encode, with_pixels
+from verl_gui.replay.packing import UNKNOWN_LOG_PROBS
 from verl_gui.replay.run import training_replay
 from verl_gui.replay.sampler import SuccessReplaySampler, fetch, replay_successes
 from verl_gui.report.injections import FILE, InjectionRecord, read_injections
@@ -157,6 +158,27 @@ def test_split_episodes_are_left_alone(queue, replay):
     tq.kv_batch_put(keys=keys, partition_id="train", fields=list_of_dict_to_tensordict(rows), tags=tags)
     metrics = replay_successes(KVBatchMeta(keys=keys, tags=tags, partition_id="train"), 2)
     assert metrics["training/replay/split_episodes"] == 1 and metrics["training/replay/injected"] == 0
+
+
+def test_a_recorded_success_without_log_probs_has_ratio_one(queue, replay):
+    recorded = episode("q", 0, 1.0, 0)
+    recorded["extra_fields"][UNKNOWN_LOG_PROBS] = True
+    replay.buffer.add("page#3", recorded, step=0, score=1.0)
+    batch = put(2, {"r": ("page", [0.0, 0.0]), "s": ("other", [0.0, 0.0])})
+    replay_successes(batch, 2)
+    assert UNKNOWN_LOG_PROBS not in fetch(["r_0_0"], "train")[0]["extra_fields"]
+    new = [{"old_log_probs": torch.tensor([-1.0, -2.0, -3.0])} for _ in batch.keys]
+    fields = list_of_dict_to_tensordict(new)
+    tq.kv_batch_put(keys=batch.keys, partition_id="train", fields=fields, tags=batch.tags)
+    sampler = object.__new__(SuccessReplaySampler)
+    sampler.prepare_batch(batch)
+    log_probs = [
+        row["rollout_log_probs"].tolist() for row in fetch(batch.keys, "train", ["rollout_log_probs"])
+    ]
+    assert log_probs[batch.keys.index("r_0_0")] == [-1.0, -2.0, -3.0]
+    assert log_probs.count([-0.5] * 3) == 3  # sampled rows keep the engine's
+    metrics = sampler.batch_metrics(batch, OmegaConf.create({"algorithm": {}}))
+    assert metrics["training/replay/is_ratio_mean"] == 1.0
 
 
 def test_ratios_of_replayed_rows_are_told_once_log_probs_are_there(queue, replay):

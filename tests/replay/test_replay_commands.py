@@ -12,6 +12,7 @@ from transformers import AutoProcessor
 
 from verl_gui.cli import main
 from verl_gui.models.encoded_images import with_pixels
+from verl_gui.replay.packing import UNKNOWN_LOG_PROBS
 from verl_gui.replay.run import TrainingReplay
 from verl_gui.replay.view import open_buffer, screenshots
 from verl_gui.rollout.trajectory import Trajectory, TrajectoryStep, TrajectoryWriter
@@ -88,6 +89,7 @@ def test_recorded_successes_become_rows(folder, tmp_path, capsys):
     assert len(row["rollout_log_probs"]) == len(row["response_mask"]) == len(row["responses"])
     answer = processor.tokenizer(CLICK + "<|im_end|>", add_special_tokens=False).input_ids
     assert row["responses"][row["response_mask"].bool()].tolist() == answer * 2
+    assert row["extra_fields"][UNKNOWN_LOG_PROBS] is True
     assert row["extra_fields"]["reward_extra_info"] == {"acc": 1.0, "score": 1.0, "format": 0.0}
 
 

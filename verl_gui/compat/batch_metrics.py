@@ -1,6 +1,7 @@
 """A sampler knows what is special about the rows of its batch, but verl asks it before they have log-probs.
 
-After the advantages are computed the trainer asks once more, if the sampler has a method ``batch_metrics``.
+The trainer asks once more when it has them: ``prepare_batch`` before the advantages are computed, and
+``batch_metrics`` afterwards, where the sampler has these methods.
 """
 
 import functools
@@ -15,6 +16,9 @@ def _ask_the_sampler(trainer_base: ModuleType) -> None:
 
     @functools.wraps(original)
     def _compute_advantage(self: Any, batch: Any, metrics: dict[str, Any]) -> Any:
+        prepare_batch = getattr(self.replay_buffer, "prepare_batch", None)
+        if prepare_batch is not None:
+            prepare_batch(batch)
         batch = original(self, batch, metrics)
         batch_metrics = getattr(self.replay_buffer, "batch_metrics", None)
         if batch_metrics is not None:
@@ -28,6 +32,6 @@ BRIDGE = Bridge(
     name="batch-metrics",
     module="verl.trainer.ppo.v1.trainer_base",
     requires={"verl": VERL},
-    twin="patches/verl/0014-sampler-add-metrics-of-its-batch.patch",
+    twin="patches/verl/0014-sampler-look-at-its-batch-with-log-probs.patch",
     apply=_ask_the_sampler,
 )

@@ -22,6 +22,7 @@ from verl_gui.envs.base import Observation, StepResult
 from verl_gui.models.encoded_images import encode
 from verl_gui.models.rope_index import VisionTokenIds, engine_position_ids
 from verl_gui.models.screenshot import Screenshot
+from verl_gui.replay.packing import UNKNOWN_LOG_PROBS
 from verl_gui.rollout.agent_loop import GuiAgentLoop, TokenEpisode
 from verl_gui.rollout.agent_loop_manager import COMPACT
 from verl_gui.rollout.trajectory import Trajectory
@@ -78,7 +79,6 @@ class _Recording:
         text = self.trajectory.steps[self._answered].text.removesuffix(STOP) + STOP
         self._answered += 1
         ids = self._tokenizer(text, add_special_tokens=False).input_ids
-        # Whoever demonstrates would do the same again: probability 1.
         return SimpleNamespace(token_ids=ids, log_probs=[0.0] * len(ids), extra_fields={})
 
 
@@ -143,6 +143,7 @@ async def _training_row(trajectory: Trajectory, config: Any, processor: Any) -> 
     inputs = encode([s.encoded for s in shots], [s.size for s in shots], processor, loop.pixels)
     record = output.as_dict()
     record.pop("multi_modal_data")
+    record["extra_fields"] = {**record["extra_fields"], UNKNOWN_LOG_PROBS: True}
     ids = torch.cat([record["prompts"], record["responses"]])
     model = processor.config
     vision = VisionTokenIds(model.image_token_id, model.video_token_id, model.vision_start_token_id)

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
+UNKNOWN_LOG_PROBS = "log_probs_are_unknown"
+"""Set in a record's ``extra_fields``: whoever played it had no log-probs, those in it mean nothing."""
+
 _PROBE = 1 << 15
 """Bytes of a large value that are compressed to see whether it pays."""
 

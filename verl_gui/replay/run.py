@@ -25,6 +25,8 @@ class TrainingReplay:
         self._given: dict[str, tuple[Stored, ...]] = {}
         self.injected: frozenset[str] = frozenset()
         """Keys of the rows of the running batch that are replayed ones."""
+        self.without_log_probs: frozenset[str] = frozenset()
+        """Those of them that were recorded by somebody whose log-probs are unknown."""
 
     def configure(self, config: ReplayConfig, report_dir: str | None = None) -> None:
         """Start a run with the successes of ``config.path``, or none.
@@ -37,7 +39,8 @@ class TrainingReplay:
             FileNotFoundError: there is no such file.
             BufferFileError: it cannot be used.
         """
-        self.config, self.injected, self.report_dir = config, frozenset(), report_dir
+        self.config, self.report_dir = config, report_dir
+        self.injected = self.without_log_probs = frozenset()
         self.buffer = SuccessBuffer(
             config.capacity_per_task,
             min_score=config.min_score,

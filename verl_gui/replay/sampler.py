@@ -20,6 +20,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from verl_gui.replay.buffer import Stored
 from verl_gui.replay.injection import Group, Row, inject
+from verl_gui.replay.packing import UNKNOWN_LOG_PROBS
 from verl_gui.replay.ratios import ratio_metrics
 from verl_gui.replay.run import training_replay
 from verl_gui.report.injections import InjectionRecord, write_injections
@@ -81,6 +82,20 @@ class _SuccessReplay:
             metrics.update(replay_successes(batch, global_steps))
         return batch, metrics
 
+    def prepare_batch(self, batch: Any) -> None:
+        """Take the present policy's log-probs for replayed rows that have none: their ratio is 1."""
+        keys = sorted(training_replay().without_log_probs & set(batch.keys))
+        if not keys:
+            return
+        rows = fetch(keys, batch.partition_id, ["old_log_probs"])
+        tags = dict(zip(batch.keys, batch.tags, strict=True))
+        tq.kv_batch_put(
+            keys=keys,
+            partition_id=batch.partition_id,
+            fields=list_of_dict_to_tensordict([{"rollout_log_probs": row["old_log_probs"]} for row in rows]),
+            tags=[tags[key] for key in keys],
+        )
+
     def batch_metrics(self, batch: Any, config: Any) -> dict[str, float]:
         """``training/replay/is_…`` of a batch whose log-probs have been computed (see :mod:`.ratios`)."""
         keys = sorted(training_replay().injected & set(batch.keys))
@@ -126,12 +141,15 @@ def replay_successes(batch: Any, step: int) -> dict[str, float]:
     )
     replaced = {groups[injection.uid][injection.row]: injection.stored for injection in plan}
     replay.injected = frozenset(keys[i] for i in replaced)
+    unknown = set()
     # Read before anything is written: what is injected is never stored again.
     good = [i for i in range(len(keys)) if float(infos[i]["score"]) > config.min_score and i not in replaced]
     records = fetch([keys[i] for i in good], batch.partition_id) if good else []
     for i, stored in replaced.items():
         place = batch.keys.index(keys[i])
         row, tag = in_place_of(stored.record, keys[i], batch.tags[place])
+        if row["extra_fields"].pop(UNKNOWN_LOG_PROBS, False):
+            unknown.add(keys[i])
         tq.kv_batch_put(
             keys=[keys[i]],
             partition_id=batch.partition_id,
@@ -139,6 +157,7 @@ def replay_successes(batch: Any, step: int) -> dict[str, float]:
             tags=[tag],
         )
         batch.tags[place] = tag
+    replay.without_log_probs = frozenset(unknown)
     if replaced and replay.report_dir is not None:
         write_injections(
             replay.report_dir,
