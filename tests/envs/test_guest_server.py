@@ -56,6 +56,8 @@ def test_screenshots_are_whole_and_of_the_right_colours(machine, client):
     root = display.screen().root
     root.change_attributes(background_pixel=0x1080F0)
     root.clear_area()
+    # The guest reads the framebuffer itself, which waits for no other client: the drawing must be done.
+    display.sync()
     display.close()
     picture = Image.open(io.BytesIO(client.screenshot(SCREEN)))
     assert (picture.size, picture.mode) == (SCREEN, "RGB")
