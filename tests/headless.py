@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from verl_gui.envs.cdp import CdpPipe
@@ -32,6 +33,8 @@ class Browser:
         chromium = shutil.which("chromium") or shutil.which("google-chrome")
         assert chromium, "Chromium is needed; Debian's package is called chromium"
         self.log = directory / "browser.log"
+        # Chromium leaves its sockets behind when it is stopped; pytest's own directories are too long for them.
+        self.temporary = tempfile.TemporaryDirectory(prefix="headless-")
         to_browser, ours_out = os.pipe()
         ours_in, from_browser = os.pipe()
         redirect = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
@@ -47,6 +50,7 @@ class Browser:
                     f"--user-data-dir={directory / 'profile'}",
                     "about:blank",
                 ],
+                env={**os.environ, "TMPDIR": self.temporary.name},
                 pass_fds=[to_browser, from_browser],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -91,3 +95,4 @@ class Browser:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.temporary.cleanup()

@@ -97,3 +97,15 @@ def test_close_ends_everything_inside(mode):
     assert process.poll() is not None and not marked(process)
     assert all(gone(pid) for pid in inside)
     process.close()
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize("mode", ["bwrap", "none"])
+def test_temporary_files_of_programs_go_with_them(mode, tmp_path):
+    with open(tmp_path / "said", "wb") as said:
+        process = SandboxedProcess(["/bin/sh", "-c", "mktemp"], SandboxSpec(), mode=mode, stdout=said)
+        assert wait_until(lambda: process.poll() is not None)
+    path = (tmp_path / "said").read_text().strip()
+    assert path
+    process.close()
+    assert not os.path.exists(path)

@@ -173,6 +173,7 @@ class SandboxedProcess:
         self._init_pid = 0
         self._cgroup = spec.cgroup
         self._home: Path | None = None
+        self._temporary: Path | None = None
         self._mark = f"{_MARK}={owned_name('sandbox')}"
         env = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **spec.env}
         limits = ["prlimit", "--core=0", *(f"--{name}={value}" for name, value in spec.limits.items()), "--"]
@@ -183,6 +184,9 @@ class SandboxedProcess:
                     self._home = private_directory("home")
                 env[_MARK] = self._mark.partition("=")[2]
                 env["HOME"] = home = str(spec.home or self._home)
+                if "TMPDIR" not in env:  # what programs leave in /tmp would stay there
+                    self._temporary = private_directory("tmp")
+                    env["TMPDIR"] = str(self._temporary)
                 self._process = processes.start(
                     [*prefix, *limits, *command], env=env, pass_fds=pass_fds, stdout=stdout, cwd=home
                 )
@@ -319,9 +323,10 @@ class SandboxedProcess:
             processes.stop(process, term_s=0)
             if self.mode == "none":
                 processes.kill_marked(self._mark)
-        if self._home is not None:
-            shutil.rmtree(self._home, ignore_errors=True)
-            self._home = None
+        for directory in (self._home, self._temporary):
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
+        self._home = self._temporary = None
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
