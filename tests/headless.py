@@ -33,7 +33,7 @@ class Browser:
         chromium = shutil.which("chromium") or shutil.which("google-chrome")
         assert chromium, "Chromium is needed; Debian's package is called chromium"
         self.log = directory / "browser.log"
-        # Chromium leaves its sockets behind when it is stopped; pytest's own directories are too long for them.
+        # A stopped Chromium leaves its sockets behind, and paths in `directory` are too long for them.
         self.temporary = tempfile.TemporaryDirectory(prefix="headless-")
         to_browser, ours_out = os.pipe()
         ours_in, from_browser = os.pipe()

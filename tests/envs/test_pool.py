@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import psutil
 import pytest
 from env_cases import cases
 from fault_env import FOREVER_S, faulty_task
+from server_tools import HERE, serving
 
 from verl_gui.envs import EnvFailure
 from verl_gui.envs import pool as pool_module
@@ -49,9 +51,9 @@ def own_processes() -> list[int]:
     return found
 
 
-def settings(**changes: Any) -> EnvPoolConfig:
+def settings(backend: str = BACKEND, **changes: Any) -> EnvPoolConfig:
     defaults = {"num_envs": 1, "options": {"child": CHILD}, "heartbeat_s": 1.0, "step_timeout_s": 2.0}
-    return EnvPoolConfig(BACKEND, **{**defaults, **changes})
+    return EnvPoolConfig(backend, **{**defaults, **changes})
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -423,6 +425,37 @@ def test_environments_keep_to_the_nodes_that_offer_their_resource(
                     pass
 
     asyncio.run(drill())
+
+
+def test_environments_of_a_server_that_goes_away_move_to_another(
+    closing: Callable[..., EnvPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))  # the servers' environments import fault_env
+
+    async def rollouts(pool: EnvPool, count: int) -> list[Any]:
+        return await asyncio.gather(*(play(pool) for _ in range(count)), return_exceptions=True)
+
+    with serving(capacity=4) as stays, contextlib.ExitStack() as leaves:
+        urls = [stays, leaves.enter_context(serving(capacity=4))]
+        pool = closing(backend="remote", num_envs=4, options={"urls": urls}, max_reset_retries=2)
+
+        async def drill() -> None:
+            await until_full(pool)
+            assert all(isinstance(result, dict) for result in await rollouts(pool, 8))
+            async with pool.lease() as one, pool.lease() as two, pool.lease() as three:
+                held = [one, two, three]
+                await asyncio.gather(*(env.reset(faulty_task(), seed=1) for env in held))
+                await asyncio.to_thread(leaves.close)
+                ends = await asyncio.gather(*(env.step([]) for env in held), return_exceptions=True)
+                lost = [end for end in ends if isinstance(end, EnvFailure)]
+                assert {end.kind for end in lost} == {"dead"} and 0 < len(lost) < 3
+            results = await rollouts(pool, 8)
+            assert all(isinstance(result, dict) for result in results), results
+            async with asyncio.timeout(PATIENCE_S):
+                while (await pool.metrics())["env/workers"] < 4:
+                    await asyncio.sleep(0.05)
+
+        asyncio.run(drill())
 
 
 def test_whoever_watches_sees_the_numbers_and_starts_no_pool(four: EnvPool) -> None:
