@@ -1,6 +1,7 @@
 import asyncio
 import threading
 import uuid
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ def transfer(module, callback, *, bucket_mb=1):
     finally:
         if receiver._ack_pending:
             thread.join(timeout=10)
+        Path(handle.removeprefix("ipc://")).unlink(missing_ok=True)
     assert not thread.is_alive()
 
 

@@ -3,6 +3,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 import torch
@@ -47,7 +48,11 @@ def send(module, handle, call=None):
 
 @pytest.fixture
 def handle():
-    return f"ipc:///tmp/verl-gui-test-{uuid.uuid4().hex}.sock"
+    socket = Path(
+        f"/tmp/verl-gui-test-{uuid.uuid4().hex}.sock"
+    )  # at most 107 bytes: tmp_path may be too long
+    yield f"ipc://{socket}"
+    socket.unlink(missing_ok=True)
 
 
 def ended_call(error=None):

@@ -1,7 +1,7 @@
 """ARPO through everything that is real: verl, Ray, vLLM, Chromium on an X server.
 
 The trainer is killed (SIGKILL) after its second checkpoint and the run goes on from there, now with recorded
-successes to replay.
+successes to replay. A second, short run trains asynchronously: episodes go on while the policy is trained.
 """
 
 import contextlib
@@ -124,12 +124,16 @@ def run(tmp_path_factory):
         successes = record_successes(folder)
         second = start(folder, log, f"++gui.replay.path={successes}")
         assert second.wait(600) == 0, tell()
+    return folder, metrics_by_step(folder), after_the_kill, output.read_text()
+
+
+def metrics_by_step(folder):
     metrics = {}
     for file in sorted(folder.glob("metrics*.jsonl"), key=lambda path: path.stat().st_mtime):
         for line in file.read_text().splitlines():
             entry = json.loads(line)
             metrics.setdefault(entry["step"], {}).update(entry["data"])
-    return folder, metrics, after_the_kill, output.read_text()
+    return metrics
 
 
 def test_a_killed_trainer_leaves_no_process(run):
@@ -235,4 +239,34 @@ def test_episodes_are_pictures_in_tensorboard(run):
 
 def test_no_process_is_left(run):
     folder, _, _, _ = run
+    assert left_over(folder) == []
+
+
+@pytest.fixture(scope="module")
+def asynchronous_run(run, tmp_path_factory):
+    """The directory and the metrics of a run in which rollouts overlap training (``colocate_async``)."""
+    recorded = run[0] / "successes.safetensors"
+    folder = tmp_path_factory.mktemp("async")
+    output = folder.with_name(f"{folder.name}.out")
+    with open(output, "w") as log:
+        started = start(
+            folder,
+            log,
+            "trainer.v1.trainer_mode=colocate_async",
+            "trainer.v1.sampler.custom_sampler.name=SuccessReplaySamplerAsync",
+            "trainer.test_freq=-1",
+            "trainer.save_freq=-1",
+            f"++gui.replay.path={recorded}",
+        )
+        assert started.wait(600) == 0, output.read_text()[-3000:]
+    return folder, metrics_by_step(folder)
+
+
+def test_asynchronous_training_replays_successes_too(asynchronous_run):
+    folder, metrics = asynchronous_run
+    assert {1, 2, 3} <= set(metrics)
+    for step in (1, 2, 3):
+        assert metrics[step]["actor/grad_norm"] > 0
+        assert metrics[step]["training/replay/size_mb"] > 0
+    assert sum(metrics[step]["training/replay/injected"] for step in (1, 2, 3)) >= 1
     assert left_over(folder) == []

@@ -11,6 +11,7 @@ from PIL import Image
 from verl_gui.report import build_plot, build_report
 from verl_gui.report.episodes import kind, survey
 from verl_gui.report.pictures import PictureBook
+from verl_gui.report.plot import spread
 from verl_gui.rollout.trajectory import read_trajectories
 
 
@@ -148,6 +149,21 @@ def test_plot(run_dir):
     path = build_plot(run_dir)
     with Image.open(path) as picture:
         assert picture.width > 900 and len(picture.convert("RGB").getcolors(1 << 24)) > 10
+
+
+def test_plot_of_several_seeds_has_a_band(run_dir, synthetic, tmp_path):
+    pytest.importorskip("matplotlib")
+    other = synthetic.make_run(tmp_path / "other", seed=1)
+    alone, together = build_plot(run_dir), build_plot(run_dir, tmp_path / "all.png", seeds=[other])
+    assert alone.read_bytes() != together.read_bytes()
+
+
+def test_spread_is_over_the_steps_that_all_runs_have():
+    assert spread([[(0, 0.2), (5, 0.4), (9, 1.0)], [(0, 0.4), (5, 0.8)]]) == [
+        (0, pytest.approx(0.3), 0.2, 0.4),
+        (5, pytest.approx(0.6), 0.4, 0.8),
+    ]
+    assert spread([]) == spread([[(0, 1.0)], []]) == []
 
 
 def test_plot_of_nothing_says_so(tmp_path):

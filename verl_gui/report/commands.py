@@ -17,6 +17,14 @@ def add_commands(subparsers: Any) -> None:
     report.add_argument("--out", type=Path, help="the HTML file (DIR/report.html)")
     report.add_argument("--plot", action="store_true", help="also draw the success curve to DIR/report.png")
     report.add_argument(
+        "--seeds",
+        type=Path,
+        metavar="OTHER",
+        nargs="+",
+        default=(),
+        help="with --plot: the same run with other seeds; draws means and ranges",
+    )
+    report.add_argument(
         "--compare", type=Path, metavar="OTHER", help="draw the curves of another run as well"
     )
     report.set_defaults(run=_report)
@@ -25,13 +33,14 @@ def add_commands(subparsers: Any) -> None:
 def _report(options: argparse.Namespace) -> int:
     from verl_gui.report import build_plot, build_report
 
-    if not options.dir.is_dir():
-        sys.stderr.write(f"{options.dir} is not a directory; give the --dir of a run\n")
+    if options.seeds and not options.plot:
+        sys.stderr.write("--seeds is for the picture: add --plot\n")
         return 2
-    if options.compare is not None and not options.compare.is_dir():
-        sys.stderr.write(f"{options.compare} is not a directory; give the --dir of a run\n")
-        return 2
+    for directory in (options.dir, options.compare, *options.seeds):
+        if directory is not None and not directory.is_dir():
+            sys.stderr.write(f"{directory} is not a directory; give the --dir of a run\n")
+            return 2
     sys.stdout.write(f"{build_report(options.dir, options.out, compare=options.compare)}\n")
     if options.plot:
-        sys.stdout.write(f"{build_plot(options.dir)}\n")
+        sys.stdout.write(f"{build_plot(options.dir, seeds=options.seeds)}\n")
     return 0
