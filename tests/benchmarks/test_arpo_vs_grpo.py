@@ -131,16 +131,17 @@ def test_the_table_compares_at_the_budget_that_all_have(bench):
 
 
 def test_the_report_says_what_was_measured_and_by_what(bench, tmp_path):
+    points, picture = tmp_path / "points.csv", tmp_path / "picture.png"
     with pytest.raises(SystemExit, match="no run is finished"):
-        bench.report([], 0.5, tmp_path)
-    text = bench.report([result("grpo", 1, (0, 0.1), (50, 0.5))], 0.5, tmp_path)
+        bench.report([], 0.5, points, picture)
+    text = bench.report([result("grpo", 1, (0, 0.1), (50, 0.5))], 0.5, points, picture)
     assert text.endswith("made by commit cccccccccc, recipe r")
-    assert (tmp_path / "results.csv").read_text().splitlines() == [
+    assert points.read_text().splitlines() == [
         "variant,seed,step,env_steps,success",
         "grpo,1,0,0,0.1",
         "grpo,1,1,50,0.5",
     ]
-    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_pages_take_turns(bench):
