@@ -88,6 +88,13 @@ def policy_digest(policy: Path) -> str:
     return digest(*(path.read_bytes() for path in sorted(policy.glob("*.safetensors"))))
 
 
+def recipe_digest(grid: Mapping[str, Any]) -> str:
+    """Short name of what the recipe says, without the keys that the grid sets for every run, and comments."""
+    recipe = dict(flatten(yaml.safe_load((RECIPE / "quickstart.yaml").read_text())))
+    left = {key: item for key, item in recipe.items() if key not in dict(flatten(grid["common"]))}
+    return digest(json.dumps(left, sort_keys=True).encode())
+
+
 def grid_runs(grid: Mapping[str, Any], out: Path) -> list[GridRun]:
     """All runs, seed by seed, so that an unfinished grid can already be compared."""
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
@@ -95,7 +102,7 @@ def grid_runs(grid: Mapping[str, Any], out: Path) -> list[GridRun]:
     content = {
         "tasks": digest(TASKS.read_bytes()),
         "policy": policy_digest(policy),
-        "recipe": digest((RECIPE / "quickstart.yaml").read_bytes()),
+        "recipe": recipe_digest(grid),
         "versions": versions,
     }
     runs = []

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 PATH="$PWD/.venv/bin:$PATH"
 
 run_dir=${VERL_GUI_RUN_DIR:-outputs/quickstart-$(date +%Y%m%d-%H%M%S)}
-steps=22
+steps=16
 for argument in "$@"; do
     case $argument in trainer.total_training_steps=*) steps=${argument#*=} ;; esac
 done

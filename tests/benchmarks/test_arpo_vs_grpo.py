@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = REPOSITORY / "benchmarks/arpo_vs_grpo"
@@ -73,6 +74,18 @@ def test_a_run_is_known_by_what_it_depends_on(bench, grid, tmp_path):
     grid["variants"]["grpo"]["trainer"] = {"test_freq": 3}
     changed = {run.variant for run in bench.grid_runs(grid, tmp_path) if run.directory not in before.values()}
     assert changed == {"grpo"}
+
+
+@pytest.mark.parametrize(
+    ("key", "item", "other"),
+    [("trainer", {"total_training_steps": 3}, False), ("actor_rollout_ref", {"rollout": {"top_k": 5}}, True)],
+)
+def test_a_run_depends_on_what_it_takes_from_the_recipe(bench, grid, tmp_path, monkeypatch, key, item, other):
+    before = bench.recipe_digest(grid)
+    recipe = OmegaConf.load(bench.RECIPE / "quickstart.yaml")
+    monkeypatch.setattr(bench, "RECIPE", tmp_path)
+    OmegaConf.save(OmegaConf.merge(recipe, {key: item}), tmp_path / "quickstart.yaml")
+    assert (bench.recipe_digest(grid) != before) is other
 
 
 def test_a_run_is_done_when_it_ended_well_with_all_its_steps(bench, grid, tmp_path, monkeypatch):
