@@ -3,7 +3,7 @@ from PIL import Image
 
 from verl_gui.envs.base import EnvFailure, Observation, StepResult
 from verl_gui.envs.checker import EnvCheckError, check_env
-from verl_gui.envs.screen import encode_png
+from verl_gui.envs.png import encode_png
 from verl_gui.tasks.task import Task
 
 TASK = Task(id="t", instruction="do it")

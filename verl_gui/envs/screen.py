@@ -1,40 +1,18 @@
-"""Screenshots: from an X server's framebuffer file to PNG bytes."""
+"""The pixels of an X server: from its framebuffer file to images and PNG bytes."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-_RGB, _FILTER_UP = 2, 2  # PNG's numbers for the kind of pixels and the filter of a row
+from verl_gui.envs.png import BAND_ROWS, Band, encode_band, join_bands
+
 _XWD_FIELDS = 25  # 32-bit big-endian words of an X window dump header, version 7
-
-
-def encode_png(image: Image.Image, *, level: int = 1) -> bytes:
-    """PNG bytes of an image, as 8-bit RGB.
-
-    Every row is stored as its difference to the row above, which suits screens: the result is as small as
-    Pillow's, which tries all filters on each row, in less than half the time. Level 1 is several times faster
-    than zlib's default and little larger.
-    """
-    pixels = np.asarray(image.convert("RGB"))
-    height, width, _ = pixels.shape
-    flat = pixels.reshape(height, 3 * width)
-    rows = np.empty((height, 1 + 3 * width), np.uint8)
-    rows[:, 0] = _FILTER_UP  # of the first row too: above it, PNG takes zeros
-    rows[0, 1:] = flat[0]
-    np.subtract(flat[1:], flat[:-1], out=rows[1:, 1:])
-    header = struct.pack(">IIBBBBB", width, height, 8, _RGB, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), level)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(data, zlib.crc32(kind)))
-        for kind, data in chunks
-    )
 
 
 class Framebuffer:
@@ -64,25 +42,40 @@ class Framebuffer:
         self.size: tuple[int, int] = (width, height)
         self._stride = stride
         self._start = header_size + 12 * colors
+        # The last snapshot that became a PNG, and its bands.
+        self._encoded: tuple[bytes, list[Band]] = (b"", [])
 
     def grab(self, height: int | None = None) -> Image.Image:
         """The screen now (or its top ``height`` rows), as an RGB image of its own."""
         rows = self.size[1] if height is None else height
         pixels = self._map[self._start : self._start + self._stride * rows]
-        return Image.frombytes("RGB", (self.size[0], rows), pixels, "raw", "BGRX", self._stride)
+        return self._image(pixels, rows)
 
     def snapshot(self) -> bytes:
         """The raw pixels now, to be compared with another look."""
         return self._map[self._start :]
 
-    def image(self, snapshot: bytes) -> Image.Image:
-        """A :meth:`snapshot` as an RGB image."""
-        return Image.frombytes("RGB", self.size, snapshot, "raw", "BGRX", self._stride)
+    def png(self, snapshot: bytes) -> bytes:
+        """A :meth:`snapshot` as PNG bytes. Rows that are as they were last time are not compressed again."""
+        known, known_bands = self._encoded
+        bands = []
+        for index, top in enumerate(range(0, self.size[1], BAND_ROWS)):
+            rows = min(BAND_ROWS, self.size[1] - top)
+            pixels = snapshot[self._stride * top : self._stride * (top + rows)]
+            if known_bands and pixels == known[self._stride * top : self._stride * (top + rows)]:
+                bands.append(known_bands[index])
+            else:
+                bands.append(encode_band(np.asarray(self._image(pixels, rows))))
+        self._encoded = (snapshot, bands)
+        return join_bands(self.size, bands)
 
     def pixel(self, x: int, y: int) -> int:
         """The colour of one pixel as 0xRRGGBB."""
         start = self._start + y * self._stride + 4 * x
         return int.from_bytes(self._map[start : start + 3], "little")
+
+    def _image(self, pixels: bytes, rows: int) -> Image.Image:
+        return Image.frombytes("RGB", (self.size[0], rows), pixels, "raw", "BGRX", self._stride)
 
     def close(self) -> None:
         """Unmap the file. Safe to call again."""

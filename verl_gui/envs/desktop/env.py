@@ -18,7 +18,6 @@ from verl_gui.envs.desktop.guest import Guest, GuestFileError
 from verl_gui.envs.desktop.setup_steps import check_steps, prepare
 from verl_gui.envs.desktop.windows import WindowManager
 from verl_gui.envs.sandbox import SandboxMode, choose_mode
-from verl_gui.envs.screen import encode_png
 from verl_gui.envs.xserver import XServer
 from verl_gui.tasks.task import Task
 
@@ -210,13 +209,13 @@ class DesktopEnv:
             if after != before:
                 before, changed, taken_at, png = after, now, time.time(), None
             elif png is None:
-                png = encode_png(framebuffer.image(before))
+                png = framebuffer.png(before)
                 continue
             late = now - start > longest_s
             if png is not None and (late or now - changed >= quiet_s):
                 break
             if late:  # it never stands still: as it is now
-                png = encode_png(framebuffer.image(before))
+                png = framebuffer.png(before)
                 break
         self._check_alive()
         return Observation(png, timestamp=taken_at), now - changed >= quiet_s

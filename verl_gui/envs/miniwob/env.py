@@ -32,8 +32,8 @@ from verl_gui.envs.miniwob.page import (
     pages_directory,
     task_names,
 )
+from verl_gui.envs.png import encode_png
 from verl_gui.envs.sandbox import SandboxMode, choose_mode
-from verl_gui.envs.screen import encode_png
 from verl_gui.envs.xserver import XServer
 from verl_gui.tasks.task import Task
 
