@@ -14,6 +14,7 @@ from PIL import Image
 
 from verl_gui.actions import Action
 from verl_gui.envs import EnvFailure, Observation, StepResult
+from verl_gui.envs.leftovers import private_directory
 from verl_gui.tasks.task import Task
 
 FOREVER_S = 3600.0
@@ -45,6 +46,7 @@ class FaultEnv:
         start_fault: ``raise`` or ``hang`` while being built.
         child: run ``sleep`` with this argument, as a process that has to be gone afterwards.
         step_s: duration of a healthy step. reset_s: of a reset.
+        directory: keep a private directory and never remove it; its path is in the info of a reset.
         log: file that every ``reset`` is noted in, as ``pid serial-number-of-the-environment task``.
     """
 
@@ -57,6 +59,7 @@ class FaultEnv:
         child: str = "",
         step_s: float = 0.0,
         reset_s: float = 0.0,
+        directory: bool = False,
         log: str = "",
     ) -> None:
         FaultEnv.built += 1
@@ -67,6 +70,7 @@ class FaultEnv:
             raise EnvFailure("reset", "asked to fail at start")
         if start_fault == "hang":
             time.sleep(FOREVER_S)
+        self._directory = private_directory("drill") if directory else None
         self._child: subprocess.Popen[bytes] | None = None
         if child:
             # Like bubblewrap's --die-with-parent: dies with the thread that started it.
@@ -78,7 +82,7 @@ class FaultEnv:
         if self._log:
             with open(self._log, "a") as log:
                 log.write(f"{os.getpid()} {self._serial} {task.id}\n")
-        info = {"pid": os.getpid(), "serial": self._serial, "seed": seed}
+        info = {"pid": os.getpid(), "serial": self._serial, "seed": seed, "directory": str(self._directory)}
         return Observation(self._screenshot("reset"), info)
 
     def step(self, actions: Sequence[Action]) -> StepResult:

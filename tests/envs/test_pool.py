@@ -270,6 +270,37 @@ def test_a_stopped_process_is_given_up(four: EnvPool, monkeypatch: pytest.Monkey
     asyncio.run(drill())
 
 
+def test_a_stopped_process_is_found_before_a_long_deadline_ends(closing: Callable[..., EnvPool]) -> None:
+    """It is the process that gives no sign of life; a slow environment is left alone."""
+    pool = closing(step_timeout_s=300.0)
+
+    async def drill() -> None:
+        began = time.monotonic()
+        with pytest.raises(EnvFailure) as caught:
+            async with pool.lease(timeout_s=PATIENCE_S) as env:
+                info = (await env.reset(faulty_task())).info
+                os.kill(info["pid"], signal.SIGSTOP)
+                await env.step([])
+        assert caught.value.kind == "dead"
+        assert time.monotonic() - began < PATIENCE_S
+        await until_full(pool, "dead")
+
+    asyncio.run(drill())
+
+
+def test_closing_removes_what_a_killed_process_left(closing: Callable[..., EnvPool]) -> None:
+    pool = closing(heartbeat_s=1000.0, options={"directory": True})
+
+    async def drill() -> None:
+        info = await play(pool)
+        assert Path(info["directory"]).is_dir()
+        os.kill(info["pid"], signal.SIGKILL)
+        await pool.close()
+        assert not Path(info["directory"]).exists()
+
+    asyncio.run(drill())
+
+
 def test_an_idle_environment_that_dies_is_replaced(four: EnvPool) -> None:
     async def drill() -> None:
         info = await play(four)

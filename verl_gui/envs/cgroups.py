@@ -30,7 +30,7 @@ class ControlGroup:
         parents = _parents()
         if parents is None:
             return None
-        _remove_orphans(parents)
+        remove_dead_groups()
         name = owned_name("group")
         group = cls([parent / name for parent in parents])
         memory, tasks = group.directories[0], group.directories[-1]
@@ -86,9 +86,9 @@ def _parents() -> list[Path] | None:
     return parents if all(os.access(parent, os.W_OK) for parent in parents) else None
 
 
-def _remove_orphans(parents: list[Path]) -> None:
+def remove_dead_groups() -> None:
     """Remove groups whose makers are dead."""
-    for parent in parents:
+    for parent in _parents() or ():
         for directory in parent.glob("verl-gui-*"):
             if owner_is_dead(directory.name):
                 with contextlib.suppress(OSError):

@@ -26,13 +26,17 @@ def owner_is_dead(name: str) -> bool:
     return prefix.startswith(_PREFIX) and owner.isdigit() and not Path("/proc", owner).exists()
 
 
-def private_directory(kind: str) -> Path:
-    """A new directory for this user alone; those of dead processes are removed on the way."""
-    parent = Path(tempfile.gettempdir())
-    for directory in parent.glob(f"{_PREFIX}-*"):
+def remove_dead_directories() -> None:
+    """Remove the private directories of dead processes."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}-*"):
         if owner_is_dead(directory.name):
             shutil.rmtree(directory, ignore_errors=True)
-    directory = parent / owned_name(kind)
+
+
+def private_directory(kind: str) -> Path:
+    """A new directory for this user alone; those of dead processes are removed on the way."""
+    remove_dead_directories()
+    directory = Path(tempfile.gettempdir()) / owned_name(kind)
     directory.mkdir(mode=0o700)
     return directory
 

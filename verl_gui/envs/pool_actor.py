@@ -11,12 +11,15 @@ import time
 import uuid
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
 from verl_gui.envs.base import EnvFailure
+from verl_gui.envs.cgroups import remove_dead_groups
+from verl_gui.envs.leftovers import remove_dead_directories
 from verl_gui.envs.pool_state import PROCESS_FAILURES, EnvPoolConfig, PoolState
 from verl_gui.envs.worker import GuiEnvWorker
 from verl_gui.tasks.task import Task
@@ -25,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 REPLY_GRACE_S = 15.0  # beyond a deadline that the other side keeps itself; past it, that side is stuck
 CLOSE_TIMEOUT_S = 10.0
-PING_TIMEOUT_S = 10.0
+PING_TIMEOUT_S = 10.0  # at least; a worker answers while its environment hangs, unless the process does
+DEATH_TIMEOUT_S = 10.0
 RETRY_START_S = (0.5, 30.0)  # first and longest pause between attempts to start an environment
 HOPELESS_STARTS = 3  # this many failed starts and not one success: refuse leases instead of waiting
 
@@ -81,6 +85,10 @@ class GuiEnvPool:
         self._screens: dict[str, tuple[int, int]] = {}
         self._granted: dict[str, asyncio.Future[Grant]] = {}
         self._instances: dict[str, tuple[Task, int | None]] = {}  # what waiting leases are for, if they said
+        self._ping_timeout_s = max(PING_TIMEOUT_S, config.lease_ttl_s)
+        self._checking: set[str] = set()  # workers that were asked for a sign of life
+        self._pids: dict[str, int] = {}
+        self._killed: set[int] = set()  # processes whose environments may not have been closed
         self._jobs: set[asyncio.Task[None]] = set()
         self._ever_started = False
         self._failed_starts = 0
@@ -158,15 +166,28 @@ class GuiEnvPool:
             job.cancel()
         for lease in list(self._granted):
             self._refuse(lease, "the environment pool is closed")
-        closing = [
-            answer(actor.close.remote(CLOSE_TIMEOUT_S), CLOSE_TIMEOUT_S + REPLY_GRACE_S, f"close of {name}")
-            for name, actor in self._actors.items()
-        ]
-        for failure in await asyncio.gather(*closing, return_exceptions=True):
+        closing = {
+            worker: answer(
+                actor.close.remote(CLOSE_TIMEOUT_S), CLOSE_TIMEOUT_S + REPLY_GRACE_S, f"close of {worker}"
+            )
+            for worker, actor in self._actors.items()
+        }
+        results = await asyncio.gather(*closing.values(), return_exceptions=True)
+        for worker, failure in zip(closing, results, strict=True):
             if isinstance(failure, Exception):
                 logger.warning("environment did not close: %s", failure)
-        for worker in list(self._actors):
+            else:
+                self._pids.pop(worker, None)
             self._kill(worker)
+        await self._clean_up()
+
+    async def _clean_up(self) -> None:
+        """Remove what killed processes left on this node; on others, the next environment there does."""
+        until = time.monotonic() + DEATH_TIMEOUT_S
+        while any(Path("/proc", str(pid)).exists() for pid in self._killed) and time.monotonic() < until:
+            await asyncio.sleep(0.1)
+        remove_dead_directories()
+        remove_dead_groups()
 
     async def _wait_for_grant(self, lease: str, timeout_s: float) -> Grant:
         waiting = self._granted[lease] = asyncio.get_running_loop().create_future()
@@ -276,6 +297,8 @@ class GuiEnvPool:
         try:
             ref = self._actors[worker].start.remote(timeout_s)
             self._screens[worker] = await answer(ref, timeout_s + REPLY_GRACE_S, f"start of {worker}")
+            ref = self._actors[worker].ping.remote()
+            self._pids[worker] = (await answer(ref, self._ping_timeout_s, f"ping of {worker}"))["pid"]
         except EnvFailure as failure:
             self._failed_starts += 1
             self._last_start_error = str(failure)
@@ -306,29 +329,42 @@ class GuiEnvPool:
 
     def _kill(self, worker: str) -> None:
         self._screens.pop(worker, None)
+        if worker in self._pids:
+            self._killed.add(self._pids.pop(worker))
         actor = self._actors.pop(worker, None)
         if actor is not None:
             ray.kill(actor)
 
     async def _watch(self) -> None:
-        """Take back leases of silent holders; replace idle workers that died."""
+        """Take back leases of silent holders; find workers that died or hang."""
         while True:
             await asyncio.sleep(self._config.heartbeat_s)
             for lease in self._state.expired():
                 logger.warning("lease %s expired: its holder is gone", lease)
                 self._end(lease, "abandoned")
-            idle = {worker: self._actors[worker] for worker in self._state.idle}
-            alive = await asyncio.gather(*(self._is_alive(*entry) for entry in idle.items()))
-            for worker, ok in zip(idle, alive, strict=True):
-                if not ok and self._state.suspect(worker):
-                    self._state.metrics.failed("dead")
-                    self._repair(worker, "dead")
+            for worker in {*self._state.idle, *self._state.held} - self._checking:
+                self._spawn(self._check(worker, self._actors[worker]))
+
+    async def _check(self, worker: str, actor: Any) -> None:
+        """Replace a worker that gives no sign of life."""
+        self._checking.add(worker)
+        try:
+            alive = await self._is_alive(worker, actor)
+        finally:
+            self._checking.discard(worker)
+        if alive or self._actors.get(worker) is not actor:
+            return
+        if self._state.suspect(worker):
+            self._state.metrics.failed("dead")
+            self._repair(worker, "dead")
+        elif worker in self._state.held:
+            ray.kill(actor)  # its holder meets ``dead`` now, not at the end of a deadline, and swaps
 
     async def _is_alive(self, worker: str, actor: Any) -> bool:
         try:
-            await answer(actor.ping.remote(), PING_TIMEOUT_S, f"ping of {worker}")
+            await answer(actor.ping.remote(), self._ping_timeout_s, f"ping of {worker}")
         except EnvFailure as failure:
-            logger.warning("idle environment %s: %s", worker, failure)
+            logger.warning("environment %s gives no sign of life: %s", worker, failure)
             return False
         return True
 

@@ -54,8 +54,8 @@ class EnvPoolConfig:
     max_episode_retries: int = 1
     """How often an episode that an environment fault ended is played again, on another environment."""
     heartbeat_s: float = 10.0
-    """Period in which idle environments are checked and holders confirm their leases; a lease
-    whose holder misses three in a row is taken back."""
+    """Period in which worker processes are asked for a sign of life and holders confirm their leases. A
+    process that is silent for three periods is replaced, a lease taken back."""
     resource: str | None = None
     """Ray custom resource that an environment takes one unit of; ``None`` spreads them over all nodes."""
 
@@ -204,6 +204,11 @@ class PoolState:
     def idle(self) -> tuple[str, ...]:
         """Idle workers, the longest idle first."""
         return tuple(self._idle)
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """Workers that leases hold."""
+        return tuple(lease.worker for lease in self._holding.values() if lease.worker is not None)
 
     def add(self, worker: str) -> None:
         """A new worker is being started."""
