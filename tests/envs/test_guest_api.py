@@ -3,6 +3,8 @@
 import importlib
 import io
 import json
+import os
+import signal
 import struct
 import sys
 import threading
@@ -81,6 +83,13 @@ def test_commands(server):
     assert (json.loads(body)["output"], json.loads(body)["returncode"]) == ("/usr\n", 4)
     _, body = post(f"{server}/run_bash_script", {"script": "sleep 9", "timeout": 0.2})
     assert "timed out" in json.loads(body)["error"]
+
+
+def test_a_command_ends_although_a_program_that_it_started_runs_on(server):
+    _, body = post(f"{server}/run_bash_script", {"script": "sleep 600 & echo $!", "timeout": 10})
+    found = json.loads(body)
+    assert (found["status"], found["error"]) == ("success", "")
+    os.kill(int(found["output"]), signal.SIGKILL)  # or ProcessLookupError: it did not run on
 
 
 def test_files_go_in_and_come_out_byte_for_byte(server, tmp_path):

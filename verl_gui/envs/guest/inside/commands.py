@@ -1,11 +1,13 @@
 """Commands in the guest."""
 
+import io
 import os
 import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 Command = str | Sequence[str]
 EXECUTE_TIMEOUT_S = 120.0
@@ -32,22 +34,31 @@ def prepared(command: Command, shell: bool) -> str | list[str]:
 
 
 def execute(command: Command, shell: bool = False, timeout_s: float = EXECUTE_TIMEOUT_S) -> dict[str, Any]:
-    """Run a command to its end: status, output, error and returncode."""
-    answer = subprocess.run(
-        prepared(command, shell),
-        shell=shell,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=timeout_s,
-    )
-    return {
-        "status": "success",
-        "output": answer.stdout,
-        "error": answer.stderr,
-        "returncode": answer.returncode,
-    }
+    """Run a command to its end: status, output, error and returncode.
+
+    Its output goes to files, not pipes: a program that the command leaves running would hold a pipe open, and
+    the end of the command would go unnoticed.
+    """
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        done = subprocess.run(
+            prepared(command, shell),
+            shell=shell,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            timeout=timeout_s,
+        )
+        return {
+            "status": "success",
+            "output": _text(output),
+            "error": _text(errors),
+            "returncode": done.returncode,
+        }
+
+
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return io.TextIOWrapper(file, errors="replace").read()  # as subprocess reads text: one kind of newline
 
 
 def launch(command: Command, shell: bool = False) -> None:
