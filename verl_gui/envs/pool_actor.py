@@ -182,7 +182,11 @@ class GuiEnvPool:
         await self._clean_up()
 
     async def _clean_up(self) -> None:
-        """Remove what killed processes left on this node; on others, the next environment there does."""
+        """Remove what killed processes left on this node; on others, the next environment there does.
+
+        They are waited for, as Ray takes seconds to kill a process that is stopped. The number of one on
+        another node may belong to somebody else here, who is then waited for in vain, but not for long.
+        """
         until = time.monotonic() + DEATH_TIMEOUT_S
         while any(Path("/proc", str(pid)).exists() for pid in self._killed) and time.monotonic() < until:
             await asyncio.sleep(0.1)
@@ -294,11 +298,13 @@ class GuiEnvPool:
             self._actors[worker] = self._worker_class.remote(
                 self._config.backend, dict(self._config.options), pause=self._config.pause
             )
+        actor = self._actors[worker]
         try:
-            ref = self._actors[worker].start.remote(timeout_s)
+            if fresh_process:  # known before anything is built in it that could be left behind
+                alive = await answer(actor.ping.remote(), timeout_s + REPLY_GRACE_S, f"process of {worker}")
+                self._pids[worker] = alive["pid"]
+            ref = actor.start.remote(timeout_s)
             self._screens[worker] = await answer(ref, timeout_s + REPLY_GRACE_S, f"start of {worker}")
-            ref = self._actors[worker].ping.remote()
-            self._pids[worker] = (await answer(ref, self._ping_timeout_s, f"ping of {worker}"))["pid"]
         except EnvFailure as failure:
             self._failed_starts += 1
             self._last_start_error = str(failure)
